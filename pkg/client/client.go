@@ -155,7 +155,7 @@ func (b bearer) RequireTransportSecurity() bool { return true }
 // services are those with reads that may be tried again.
 var services = []*grpc.ServiceDesc{&v1.ModuleService_ServiceDesc, &v1.ClusterService_ServiceDesc, &v1.RolloutService_ServiceDesc,
 	&v1.TrackerService_ServiceDesc, &v1.AssignmentService_ServiceDesc, &v1.IdentityService_ServiceDesc, &v1.SecretService_ServiceDesc, &v1.CatalogService_ServiceDesc,
-	&v1.ArtifactService_ServiceDesc}
+	&v1.ArtifactService_ServiceDesc, &v1.StoreService_ServiceDesc, &v1.AuditService_ServiceDesc}
 
 // serviceConfig tries reads again when the hub is not there for a moment.
 func serviceConfig() string {

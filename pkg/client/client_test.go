@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
@@ -78,10 +81,15 @@ func (h *hub) WatchModules(r *v1.WatchModulesRequest, s grpc.ServerStreamingServ
 // dial serves h in memory until the test ends.
 func dial(t *testing.T, h *hub, o client.Options) *client.Client {
 	t.Helper()
-	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
 	v1.RegisterModuleServiceServer(server, h)
 	v1.RegisterRolloutServiceServer(server, h)
+	return serve(t, server, o)
+}
+
+func serve(t *testing.T, server *grpc.Server, o client.Options) *client.Client {
+	t.Helper()
+	listener := bufconn.Listen(1 << 16)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	o.Server = "hub.test:7444"
@@ -407,6 +415,39 @@ func TestReadsAreTriedAgainWritesAreNot(t *testing.T) {
 	}
 }
 
+// TestReadsOfEveryServiceAreTriedAgain: a hub that is away for a moment costs no read an error, of whichever service.
+func TestReadsOfEveryServiceAreTriedAgain(t *testing.T) {
+	tried := map[string]bool{}
+	once := func(_ any, s grpc.ServerStream) error {
+		method, _ := grpc.MethodFromServerStream(s)
+		if !tried[method] {
+			tried[method] = true
+			return rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "no leader"))
+		}
+		return errors.Join(s.RecvMsg(&v1.GetModuleRequest{}), s.SendMsg(&v1.GetModuleResponse{}))
+	}
+	c := serve(t, grpc.NewServer(grpc.UnknownServiceHandler(once)), client.Options{})
+	protoregistry.GlobalFiles.RangeFilesByPackage("towline.v1", func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			methods := f.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				m := methods.Get(j)
+				if m.IsStreamingServer() || !strings.HasPrefix(string(m.Name()), "Get") && !strings.HasPrefix(string(m.Name()), "List") {
+					continue
+				}
+				method := fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+				if err := c.Conn().Invoke(t.Context(), method, &v1.GetModuleRequest{}, &v1.GetModuleResponse{}); err != nil {
+					t.Errorf("%s: %v", method, err)
+				}
+			}
+		}
+		return true
+	})
+	if len(tried) < 20 {
+		t.Errorf("there are %d reads", len(tried))
+	}
+}
+
 func TestFieldErrorsCrossTheWire(t *testing.T) {
 	h := &hub{put: func() error { return fleet.Invalid("spec.placement", "is empty") }}
 	_, err := dial(t, h, client.Options{}).Modules.PutModule(t.Context(), &v1.PutModuleRequest{})
@@ -457,23 +498,7 @@ func (*paged) ListModules(_ context.Context, r *v1.ListModulesRequest) (*v1.List
 
 func dialPaged(t *testing.T, h *paged) *client.Client {
 	t.Helper()
-	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
 	v1.RegisterModuleServiceServer(server, h)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	c, err := client.Dial(t.Context(), client.Options{Server: "hub.test:7444",
-		Dialer:      func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) },
-		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-		server.Stop()
-		<-served
-	})
-	return c
+	return serve(t, server, client.Options{})
 }
