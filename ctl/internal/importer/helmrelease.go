@@ -240,14 +240,15 @@ func (d *flux) driftDetection(f field) {
 	var rules []ignoring
 	for _, item := range f.at("ignore").items() {
 		t := item.at("target")
+		if t.at("labelSelector").set() || t.at("annotationSelector").set() { // a policy of the rest would count for more objects than its own
+			item.drop("what others change there is corrected; to have it ignored, write a policy with ignoreFields, and match.labelSelector for the objects")
+			continue
+		}
 		r := ignoring{match: [4]string{anything, t.at("kind").text(), t.at("namespace").text(), t.at("name").text()}, pointers: item.at("paths").texts()}
 		if group := t.at("group"); group.set() {
 			r.match[0] = group.text()
 		}
 		t.at("version").pass() // a policy is for every version
-		for _, name := range []string{"labelSelector", "annotationSelector"} {
-			t.at(name).drop("write it into match of the policy, as match.labelSelector")
-		}
 		rules = append(rules, r)
 	}
 	d.specific = append(d.specific, ignorePolicies(rules)...)

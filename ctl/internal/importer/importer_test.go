@@ -239,6 +239,22 @@ func TestReleaseNames(t *testing.T) {
 	}
 }
 
+// TestIgnoresNoOtherObjects: what Flux ignores of objects that it selects by labels or annotations is not ignored of all, and that is said.
+func TestIgnoresNoOtherObjects(t *testing.T) {
+	const release = "apiVersion: helm.toolkit.fluxcd.io/v2\nkind: HelmRelease\nmetadata: {name: a, namespace: c}\nspec:\n  chart: {spec: {chart: a, sourceRef: {kind: HelmRepository, name: a}}}\n" +
+		"  driftDetection: {mode: enabled, ignore: [{paths: [/spec/replicas], target: TARGET}, {paths: [/data], target: {kind: ConfigMap}}]}\n---\n" +
+		"apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmRepository\nmetadata: {name: a}\nspec: {url: 'https://charts.example.com'}\n"
+	for target, policies := range map[string]int{"{labelSelector: app=web}": 1, "{kind: Deployment, annotationSelector: a=b}": 1, "{kind: Deployment}": 2} {
+		modules, _, err := convert(t, "flux-helmrelease", strings.Replace(release, "TARGET", target, 1), importer.Options{})
+		if err != nil || len(modules) != 1 {
+			t.Fatal(modules, err)
+		}
+		if got := modules[0].GetSpec().GetPolicies(); len(got) != policies || noted(modules[0], "match.labelSelector for the objects") != (policies == 1) {
+			t.Errorf("%s: %v, %v", target, got, modules[0].Notes)
+		}
+	}
+}
+
 // TestSaysWhatTheFilesMayHave: what the other tool reads in a cluster, or on an object, no field of its manifest shows.
 func TestSaysWhatTheFilesMayHave(t *testing.T) {
 	const git = "---\napiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: shop}\nspec: {url: 'https://git.example.com/a.git'}\n"
