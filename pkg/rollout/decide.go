@@ -257,6 +257,7 @@ func (d *decider) abort(reason string, facts *Facts) {
 			d.turn(i, memberLeftAsIs, "", "")
 		}
 	}
+	d.catchUpFrom(len(d.p.Members))
 	d.end(Aborted, reason, facts)
 }
 

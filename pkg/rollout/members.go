@@ -267,6 +267,17 @@ func (d *decider) join(n *Newcomer) {
 	d.lookToApply(i, d.observed(i))
 }
 
+// catchUpFrom has members from an index on that have nothing of the module, and whose turn had not come, get what clusters get that join when the
+// rollout has ended.
+func (d *decider) catchUpFrom(first int) {
+	for i := first; i < d.s.Len(d.p); i++ {
+		r, o := d.s.record(i), d.observed(i)
+		if r.in(whileToApply|whileDeferred) && !r.given() && r.flags&(flagLeave|flagPinned|flagLate) == 0 && o.Revision == 0 && !o.Lost {
+			d.turn(i, memberCatchesUp, "", "")
+		}
+	}
+}
+
 // grow makes room for one more record at the end, in chunks that are this decision's own.
 func (d *decider) grow() {
 	if d.own == nil {

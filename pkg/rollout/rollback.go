@@ -165,6 +165,7 @@ func (d *decider) rollBack() {
 		return
 	}
 	if moving == 0 {
+		d.catchUpFrom(0)
 		d.end(RolledBack, d.s.Back.Reason, d.wentBack())
 	}
 }

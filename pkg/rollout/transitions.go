@@ -32,6 +32,7 @@ const (
 	memberBack           // who was postponed can be moved
 	memberBackIdle       // the same, and its rollout was aborted
 	memberLeftAsIs       // the rollout is aborted before it was moved
+	memberCatchesUp      // the rollout is over before its turn, and it has nothing of the module
 	memberOn             // who was moved, and then stuck, goes on
 	memberSeen           // who was held, and let by, is held no more
 	// Clusters that leave, come back or are forgotten.
@@ -129,6 +130,7 @@ var transitions = [...]transition{
 	memberBack:           {from: whileDeferred, to: ClusterToApply, set: flagLate},
 	memberBackIdle:       {from: whileDeferred, to: ClusterToApply},
 	memberLeftAsIs:       {from: whileToApply | whileDeferred, to: stays, clear: flagLate},
+	memberCatchesUp:      {from: whileToApply | whileDeferred, to: stays, set: flagLate, clear: flagBaseline},
 	memberOn:             {from: whileDeferred, to: ClusterProgressing, set: flagLate},
 	memberSeen:           {from: whileDone | whileDeferred, to: stays, clear: flagLetBy},
 
