@@ -2,8 +2,8 @@ package rollout
 
 import "slices"
 
-// startRollback marks what goes back: exactly the members that this rollout moved, or those of them that failed, and those that are
-// on their way out: what takes the module from them is the placement that is being taken back.
+// startRollback marks what goes back: exactly the members that this rollout moved, and those that failed with the revision and had it before; or
+// only those that failed, and those that are on their way out: what takes the module from them is the placement that is being taken back.
 func (d *decider) startRollback(b Back) {
 	b.Started = d.now
 	before := d.s.Back // it was aborted
@@ -94,7 +94,8 @@ func (h *Head) gateAt2(stage int, pos Position) bool {
 func (d *decider) goesBack(r *Record, b Back) bool { return d.p.goesBack(r, b) }
 
 func (p *Plan) goesBack(r *Record, b Back) bool {
-	if r.Step == 0 || r.has(flagPinned) || r.has(flagBaseline) && r.Revision == b.To {
+	moved := r.Step != 0 || r.Generation != 0 && isFailed(r) // who was found with the revision, and failed with it, is why others go back
+	if !moved || r.has(flagPinned) || r.has(flagBaseline) && r.Revision == b.To {
 		return false
 	}
 	left := r.has(flagLeave) && r.Revision == 0

@@ -339,7 +339,7 @@ func (d *decider) lookFailed(i int, e event, reason, message string) {
 		return
 	}
 	d.turn(i, e, reason, message)
-	if b := d.s.Back; b != nil && b.Scope == ScopeFailed && !d.s.record(i).has(flagBack) {
+	if b, r := d.s.Back, d.s.record(i); b != nil && !r.has(flagBack) && d.goesBack(r, *b) {
 		d.sendBack(i)
 	}
 }
