@@ -155,7 +155,8 @@ func (s *State) mends(p *Plan) bool {
 	all, accepted := 0, 0
 	for i := range s.Len(p) {
 		r := s.record(i)
-		if !isFailed(r) || r.given() {
+		missed := r.has(flagLeave) != (r.Revision == 0) // it was away when its labels had made something else of its move
+		if !isFailed(r) || r.given() && !missed {
 			continue
 		}
 		all++
