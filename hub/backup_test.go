@@ -126,6 +126,36 @@ func TestRestoreOfABackup(t *testing.T) {
 	}
 }
 
+// TestAcceptedRestoreOfOneThatIsAway: an agent that is ahead of a restored store and goes away is only away once a person has accepted that.
+func TestAcceptedRestoreOfOneThatIsAway(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("same", nil, nil)
+	w.join("newer", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	file := w.backup()
+	w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
+	w.stopAll()
+	w.restore(file)
+
+	w.reconnect("newer")
+	w.eventually(func() bool { return w.regressed("newer") })
+	w.stops["newer"]()
+	w.awaitCluster("newer", "Disconnected")
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetAhead() == 1 })
+	w.stops["same"]() // as a gate of a pipeline, which sees what is there and nothing else
+	w.reconnect("same")
+	_, err := w.Store.AcceptRestore(w.ctx, &towlinev1.AcceptRestoreRequest{})
+	must(t, err)
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool {
+		return s.GetHealthy() == 1 && s.GetAway() == 1 && s.GetAhead() == 0 && s.GetConditions()[0].GetStatus() == fleet.ConditionTrue
+	})
+	if w.regressed("newer") {
+		t.Error("people are still told to accept what they have accepted")
+	}
+	w.reconnect("newer")
+	w.eventually(func() bool { return w.held("newer", "shop").Revision == 1 })
+}
+
 // renew gives an agent, which is stopped, a certificate of a later second than the one that it has.
 func (w *world) renew(name string) {
 	w.t.Helper()

@@ -178,6 +178,27 @@ func TestDiffTellsWhoIsNotReached(t *testing.T) {
 	}
 }
 
+// TestDiffOfTheNameOfADeletedModule: what people pinned of a module that is being deleted keeps nothing back of the next one of its name.
+func TestDiffOfTheNameOfADeletedModule(t *testing.T) {
+	w := newWorld(t, true)
+	for _, name := range []string{"away", "pinned"} {
+		w.joinAnswering(name, unchanged, nil)
+	}
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	_, err := w.Rollouts.PinClusters(w.ctx, &towlinev1.PinClustersRequest{Module: "shop", Clusters: []string{"pinned"}})
+	must(t, err)
+	w.stops["away"]()
+	w.awaitCluster("away", "Disconnected")
+	_, err = w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop"})
+	must(t, err)
+	w.eventually(func() bool { return len(w.agents["pinned"].Held().Syncs) == 0 })
+	if _, got := w.diff(module("shop", configMap("2")), "pinned"); !slices.Equal(got, []string{"pinned 1 unchanged"}) {
+		t.Errorf("%q", got)
+	}
+	w.put(module("shop", configMap("2")))
+	w.eventually(func() bool { return w.held("pinned", "shop").Generation != 0 })
+}
+
 // trimmed takes the blank away that some versions of the protobuf text have between fields.
 func trimmed(lines []string) (out []string) {
 	for _, l := range lines {

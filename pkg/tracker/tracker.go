@@ -32,11 +32,13 @@ type Input struct {
 	// Regressed says that the agent has seen a newer store of the hub than there is, and is told nothing: generations were given a
 	// second time since, so that Observed speaks of another time. Such an agent is Unheard.
 	Regressed bool
+	// Accepted says that a person has accepted that: it ends as soon as the agent is there again.
+	Accepted bool
 	// LastHeard is when the agent was heard of last, while it is not connected or unheard.
 	LastHeard time.Time
 	// ClusterLeaves says that the cluster leaves the fleet, so that its agent is told to remove all that it has, or to let go of it, by no tombstone.
 	ClusterLeaves bool
-	// Refused is the agent's answer if it could not take the sync, or the tombstone.
+	// Refused is the agent's answer if it could not take what it was sent: the removal that comes before, the sync, or the tombstone.
 	Refused string
 	// Unable is what the agent that is connected cannot do of the sync; empty: nothing.
 	Unable string
@@ -104,7 +106,7 @@ type Counts struct {
 // seen is Unknown, whatever was reported last (DESIGN §1.11).
 func Fold(in Input) Tracker {
 	t := fold(in)
-	t.Away, t.Ahead = !in.Connected, in.Regressed
+	t.Away, t.Ahead = !in.Connected, in.Regressed && !in.Accepted
 	if in.Seen() || !t.Current && !t.Away && !in.Regressed { // one that is regressed is sent nothing, so that is not on its way
 		return t
 	}
@@ -197,11 +199,11 @@ func fold(in Input) Tracker {
 	case in.Problem != "":
 		t.Health, t.Failed, t.Reason, t.Message = fleet.HealthDegraded, true, fleet.TrackerCannotAssign, in.Problem
 		return t
+	case in.Before != nil:
+		return foldBefore(in, t)
 	case in.Refused != "":
 		t.Health, t.Failed, t.Reason, t.Message = fleet.HealthDegraded, true, fleet.TrackerRefused, in.Refused
 		return t
-	case in.Before != nil:
-		return foldBefore(in, t)
 	case in.goesWithCluster():
 		t.Health, t.Reason, t.Message, t.Since = fleet.HealthTerminating, fleet.TrackerLeaving, in.Observed.Message, in.Since
 		if in.Observed.Reason != fleet.TrackerRemoving {
@@ -229,11 +231,15 @@ func current(want fleet.Sync, have fleet.SyncStatus) bool {
 
 // foldBefore is a module that waits until what had its name is removed.
 func foldBefore(in Input, t Tracker) Tracker {
-	left := foldTombstone(Input{Tombstone: in.Before, Observed: in.Observed, Since: in.Since})
+	left := foldTombstone(Input{Tombstone: in.Before, Observed: in.Observed, Since: in.Since, Refused: in.Refused})
 	t.Removed, t.Since = left.Removed, left.Since
 	t.Counts.Extra = left.Counts.Extra
 	t.Counts.Objects += left.Counts.Extra
 	t.Reason, t.Message = fleet.TrackerRemovingFirst, left.Message
+	if left.Reason == fleet.TrackerRefused { // it does not come about by itself, so neither does what waits for it
+		t.Health, t.Failed, t.Reason = fleet.HealthDegraded, true, fleet.TrackerRefused
+		t.Message = "what a deleted module of this name left here is not removed: " + in.Refused
+	}
 	return t
 }
 

@@ -182,7 +182,7 @@ func (a *API) showCluster(r overview, rec *storev1.ClusterRecord) *towlinev1.Clu
 	if state == fleet.ClusterDisconnected && s.Attention == nil && a.presence().Expected(r, name, a.now()) {
 		s.Attention = note(fleet.AttentionExpected, &towlinev1.Facts{Until: timestamppb.New(a.presence().Ends())})
 	}
-	if why := rec.GetRegressed(); why != "" {
+	if why := rec.GetRegressed(); why != "" && !record.AcceptedRestore(r, name) {
 		s.Attention = note(fleet.AttentionRegressed, &towlinev1.Facts{Detail: why}) // whatever else there is to say follows from it
 	}
 	out.Status = s
@@ -331,7 +331,7 @@ func (a *API) watchClusters(ctx context.Context, name string, s *board[*towlinev
 		return rows, rev, err
 	}
 	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix,
-		store.HoldPrefix, store.ConfirmPrefix, store.StartPrefix, store.RolloutPrefix}
+		store.HoldPrefix, store.ConfirmPrefix, store.StartPrefix, store.RolloutPrefix, store.AcceptedKey, store.AcceptedPrefix}
 	return watchRows(ctx, a, prefixes, list, s)
 }
 

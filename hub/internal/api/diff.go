@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -146,7 +145,10 @@ type diffTarget struct {
 
 // choose finds the clusters that are to be told of, and counts.
 func (d *diff) choose(r store.Reader, only []string, plan *towlinev1.DiffPlan) error {
-	d.holds, d.pins = record.ReadHolds(r, d.a.now()), rollouts.Pins(r, d.module.Ref, math.MaxInt64)
+	d.holds = record.ReadHolds(r, d.a.now())
+	if plan.Deleting == "" { // those of a module that is being deleted do not go over to the next one of its name
+		d.pins = rollouts.StandingPins(r, d.module.Ref, d.a.now())
+	}
 	for _, rec := range record.Clusters(r) {
 		plan.Total++
 		c := record.Cluster(rec)

@@ -511,7 +511,8 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 }
 
 // watchedForModules are the prefixes that a module's status depends on.
-var watchedForModules = []string{store.ModulePrefix, store.CatalogPrefix, store.FollowPrefix, store.StartPrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.AckPrefix, store.SessionPrefix}
+var watchedForModules = []string{store.ModulePrefix, store.CatalogPrefix, store.FollowPrefix, store.StartPrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.AckPrefix, store.SessionPrefix,
+	store.AcceptedKey, store.AcceptedPrefix, store.ResumedKey, store.SettledKey}
 
 // WatchModules sends modules and their changes.
 func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStreamingServer[towlinev1.WatchModulesResponse]) error {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -52,10 +51,7 @@ func readStops(r store.Reader, sums *counts.View, now time.Time) stops {
 		if !ok {
 			return true
 		}
-		for _, p := range rollouts.Pins(r, ref, math.MaxInt64) {
-			if p.Until != 0 && !p.Until.Time().After(now) {
-				continue
-			}
+		for _, p := range rollouts.StandingPins(r, ref, now) {
 			if s.pins[p.Cluster] == nil {
 				s.pins[p.Cluster] = map[fleet.ModuleRef]rollout.Pin{}
 			}

@@ -500,7 +500,7 @@ func (c *Controller) putNext(ctx context.Context, w store.Writer, o outside, ref
 	}
 	if old.GetProblem() != "" && next.GetProblem() == "" {
 		w.Unchanged(store.ClusterPrefix)
-		said := withholder{r: store.Untracked(w), ref: ref}
+		said := withholder{r: store.Untracked(w), ref: ref, now: o.now}
 		if why, _ := said.why(cluster, old); why != "" {
 			next = a.problem(nil, generation, why)
 		}

@@ -390,7 +390,7 @@ func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster flee
 // the next change of the module.
 func (x *refresher) whyWithheld(t record.Tracked) string {
 	if x.withheld == nil {
-		x.withheld = &withholder{r: store.Untracked(x.r), ref: t.Module}
+		x.withheld = &withholder{r: store.Untracked(x.r), ref: t.Module, now: x.o.now}
 	}
 	why, passes := x.withheld.why(t.Cluster, t.Desired)
 	if passes {
@@ -457,7 +457,7 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 	for chunk := range slices.Chunk(list, c.room.batch) {
 		err := c.updateWith(ctx, func(w store.Writer, o outside) error {
 			var generation uint64
-			holds, again, said := record.ReadHolds(w, o.now), newPlacedAgain(w, ref), &withholder{r: store.Untracked(w), ref: ref}
+			holds, again, said := record.ReadHolds(w, o.now), newPlacedAgain(w, ref), &withholder{r: store.Untracked(w), ref: ref, now: o.now}
 			for _, x := range chunk {
 				key := store.DesiredKey(x.cluster, ref)
 				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)

@@ -2,7 +2,7 @@ package control
 
 import (
 	"fmt"
-	"math"
+	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
@@ -17,6 +17,7 @@ import (
 type withholder struct {
 	r    store.Reader
 	ref  fleet.ModuleRef
+	now  time.Time
 	pins []rollout.Pin
 	read bool // the pins
 	runs map[int64]withholding
@@ -79,7 +80,7 @@ func (x *withholder) cordoned(cluster fleet.ClusterName) bool {
 
 func (x *withholder) pinned(cluster fleet.ClusterName) bool {
 	if !x.read {
-		x.pins, x.read = rollouts.Pins(x.r, x.ref, math.MaxInt64), true
+		x.pins, x.read = rollouts.StandingPins(x.r, x.ref, x.now), true
 	}
 	for _, p := range x.pins {
 		if p.Cluster == cluster {

@@ -92,7 +92,7 @@ type Cluster struct {
 
 // followed are the classes whose records the index follows from.
 var followed = []string{store.DesiredPrefix, store.ObservedPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix,
-	store.ClusterPrefix, store.ModulePrefix, store.StartPrefix, store.RolloutPrefix, store.RevisionPrefix}
+	store.ClusterPrefix, store.ModulePrefix, store.StartPrefix, store.RolloutPrefix, store.RevisionPrefix, store.AcceptedKey, store.AcceptedPrefix}
 
 // Index is all cells and their sums. The zero value is not usable.
 type Index struct {

@@ -44,6 +44,9 @@ func (d *dirt) add(prefix, key string) {
 	case store.ClusterPrefix:
 		d.clusters[fleet.ClusterName(strings.TrimPrefix(key, prefix))] = true
 		return
+	case store.AcceptedKey: // a word about all clusters, once in the life of a store
+		d.all = true
+		return
 	default:
 		d.places[fleet.ClusterName(strings.TrimPrefix(key, prefix))] = true
 		return

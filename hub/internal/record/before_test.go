@@ -131,6 +131,12 @@ func TestRemovalThatTheAgentDoesNotTakeSaysSo(t *testing.T) {
 			if got, _ := Track(w, "c", ref, true); got.Tracker.Reason != want || !got.Tracker.Removing || (want == fleet.TrackerRefused) != strings.Contains(got.Tracker.Message, "Archive") {
 				t.Errorf("refused at generation %d: %+v", generation, got.Tracker)
 			}
+			// The same where the module was put again meanwhile: what is to come there waits for the removal.
+			w.Put(store.DesiredKey("c", ref), &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: 6, Policy: fleet.DeleteDelete}, NextRevision: 4, NextGeneration: 7})
+			got, _ := Track(w, "c", ref, true)
+			if failed := want == fleet.TrackerRefused; got.Tracker.Failed != failed || strings.Contains(got.Tracker.Message, "Archive") != failed || !failed && got.Tracker.Reason != fleet.TrackerRemovingFirst {
+				t.Errorf("put again, refused at generation %d: %+v", generation, got.Tracker)
+			}
 			return nil
 		}); err != nil {
 			t.Fatal(err)

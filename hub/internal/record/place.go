@@ -28,6 +28,7 @@ type Place struct {
 	session   read[*storev1.SessionRecord]
 	ack       read[*storev1.AckRecord]
 	regressed read[bool]
+	accepted  read[bool]
 	leaves    read[bool]
 	told      read[told]
 	lastWord  read[time.Time]
@@ -88,6 +89,11 @@ func (p *Place) isRegressed() bool {
 	})
 }
 
+// isAccepted reports that the cluster's agent has seen a newer store, and that a person has accepted that it goes on with this one.
+func (p *Place) isAccepted() bool {
+	return p.accepted.get(func() bool { return p.isRegressed() && AcceptedRestore(store.Untracked(p.r), p.cluster) })
+}
+
 // isLeaving reports that the cluster leaves the fleet.
 func (p *Place) isLeaving() bool {
 	return p.leaves.get(func() bool {
@@ -116,6 +122,7 @@ func (p *Place) Keep() *Place {
 	p.sessionRecord()
 	p.ackRecord()
 	p.isRegressed()
+	p.isAccepted()
 	p.isLeaving()
 	p.blinding()
 	p.r = nil
@@ -126,7 +133,7 @@ func (p *Place) Keep() *Place {
 func (p *Place) SameAs(o *Place) bool {
 	s, t := p.sessionRecord(), o.sessionRecord()
 	a, b := p.ackRecord(), o.ackRecord()
-	return p.connected == o.connected && p.isRegressed() == o.isRegressed() && p.isLeaving() == o.isLeaving() && proto.Equal(s, t) && WordFrom(s, a) == WordFrom(t, b) && Voided(s, a) == Voided(t, b) &&
+	return p.connected == o.connected && p.isRegressed() == o.isRegressed() && p.isAccepted() == o.isAccepted() && p.isLeaving() == o.isLeaving() && proto.Equal(s, t) && WordFrom(s, a) == WordFrom(t, b) && Voided(s, a) == Voided(t, b) &&
 		slices.EqualFunc(a.GetRefused(), b.GetRefused(), func(x, y *agentv1.Refusal) bool { return proto.Equal(x, y) }) &&
 		sameCondition(p.blinding(), o.blinding()) && p.frozen() == o.frozen()
 }
@@ -158,6 +165,8 @@ func (p *Place) Track(ref fleet.ModuleRef) (Tracked, bool) {
 	}
 	switch {
 	case t.Input.Problem != "":
+	case t.Input.Before != nil:
+		t.Input.Refused = p.refused(ref, t.Input.Before.Generation)
 	case t.Input.Desired != nil:
 		t.Input.Refused = p.refused(ref, t.Input.Desired.Generation)
 	case t.Input.Tombstone != nil:
@@ -190,7 +199,7 @@ func (p *Place) Void(o *storev1.ObservedRecord) bool {
 func (p *Place) observe(t *Tracked) {
 	o, _, _ := store.Get[*storev1.ObservedRecord](p.r, store.ObservedKey(p.cluster, t.Module))
 	s := p.sessionRecord()
-	t.Input.Regressed = p.isRegressed() // also of one that has said nothing that counts: it is told nothing
+	t.Input.Regressed, t.Input.Accepted = p.isRegressed(), p.isAccepted() // also of one that has said nothing that counts: it is told nothing
 	if o == nil || p.Void(o) {
 		t.Input.Unheard = t.Input.Regressed
 		t.Void = o != nil || s.GetVoidBefore() > 0

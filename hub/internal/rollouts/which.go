@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -200,6 +201,11 @@ func goesBackTo(r store.Reader, ref fleet.ModuleRef) int64 {
 // Pins are those of the newest rollout below the number: they hold through any number of rollouts.
 func Pins(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin {
 	return rollout.PinsIn(planned(r, ref, number).GetHead())
+}
+
+// StandingPins are those that count at a time. One whose time is over stays in the head of a rollout that decides nothing any more.
+func StandingPins(r store.Reader, ref fleet.ModuleRef, now time.Time) []rollout.Pin {
+	return slices.DeleteFunc(Pins(r, ref, math.MaxInt64), func(p rollout.Pin) bool { return p.Until != 0 && !p.Until.Time().After(now) })
 }
 
 // Unheard is the key of the last verb of the rollout that decides which it has not taken in yet; empty: there is none. The commit depends on it that
