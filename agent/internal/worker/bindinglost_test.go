@@ -100,3 +100,54 @@ func TestDefaultsStayWhereNoValueWasLost(t *testing.T) {
 	}
 	r.losesSource(next, "net")
 }
+
+// TestDefaultsAreNotWrittenWithoutAState: the hub's secret was deleted, so that its last value is in force. Then the agent loses all of its state,
+// or the record of last values alone, and starts anew: the default is put into no object that is there, also while the search for objects
+// fails, and over another restart. A module that is new has it at once.
+func TestDefaultsAreNotWrittenWithoutAState(t *testing.T) {
+	for name, loses := range map[string]func(r *rig){
+		"all": (*rig).loseState,
+		"all, and the search fails": func(r *rig) {
+			r.blind("secrets")
+			r.loseState()
+		},
+		"the last values": func(r *rig) {
+			r.stop()
+			if err := r.store.Remove(context.Background(), lastsName); err != nil {
+				r.t.Fatal(err)
+			}
+			r.start()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			guest := "guest"
+			pw := fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}, Default: &guest}
+			r.sends(map[string]map[string]string{"db": {"password": "real"}})
+			s := r.binding(r.bundle("shop", nil, secret("uses", `stringData: {pw: "${PW}"}`)), pw)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.absent()
+			r.wait("shop", "keeps the value", func(x fleet.SyncStatus) bool {
+				return strings.Contains(x.Message, "keeps the value that was read last")
+			})
+			loses(r)
+			r.absent()
+			other := r.binding(r.bundle("other", nil, secret("other", `stringData: {pw: "${PW}"}`)), pw)
+			r.set([]fleet.Sync{s, other})
+			r.stays("shop", "secret db is not there; whether it had a value cannot be told", "real")
+			r.ready(other)
+			r.restart()
+			r.m.Set(r.current, nil)
+			r.stays("shop", "secret db is not there; whether it had a value cannot be told", "real")
+			if got := r.secretData("other")["pw"]; got != guest {
+				t.Errorf("other has %q", got)
+			}
+			r.sends(map[string]map[string]string{"db": {"password": "newer"}})
+			r.ready(s)
+			if got := r.secretData("uses")["pw"]; got != "newer" {
+				t.Errorf("set anew: %q", got)
+			}
+		})
+	}
+}

@@ -165,6 +165,10 @@ func (f *finder) end(ctx context.Context) {
 	if err := f.m.inventory.Sync(ctx); err != nil {
 		return // the next start searches again
 	}
+	if err := f.m.lasts.searched(ctx); err != nil {
+		f.m.o.Log.Warn("that the search has ended is not saved; the next start searches again", "error", err)
+		return
+	}
 	if err := f.m.o.State.Remove(ctx, findName); err != nil {
 		f.m.o.Log.Warn("that the search has ended is not saved; the next start searches again", "error", err)
 	}
@@ -332,6 +336,7 @@ func (f *finder) find(ctx context.Context, res apply.Resource, o *metav1.Partial
 	if !found {
 		return nil
 	}
+	f.m.lasts.found(ref)
 	f.mu.Lock()
 	f.found++
 	f.mu.Unlock()

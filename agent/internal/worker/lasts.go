@@ -31,7 +31,7 @@ type lasts struct {
 	mu      sync.Mutex
 	of      map[string]map[string]lastValue // by module, and by what was read
 	changed bool
-	lost    bool                // there was something, and it could not be read
+	lost    bool                // nothing could be read at the start
 	saving  *semaphore.Weighted // taken while the state is written: who waits for that waits no longer than its context
 }
 
@@ -44,6 +44,7 @@ func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog
 	data, err := state.Read(ctx, lastsName)
 	switch {
 	case errors.Is(err, fleet.ErrNotFound):
+		l.lost = true
 		return nil
 	case mayHave(err):
 		return fmt.Errorf("last values of bindings: %w", err)
@@ -63,14 +64,35 @@ func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog
 	return nil
 }
 
-// lose notes modules that have objects: if what was kept could not be read, bindings of theirs may have had values that are not known.
-func (l *lasts) lose(modules []fleet.ModuleRef) {
+// begin notes modules that have objects, if what was kept could not be read or is not there: bindings of theirs may have had values that are not
+// known. While the cluster is searched for objects of ours that no record names, any module may have some.
+func (l *lasts) begin(ctx context.Context, modules []fleet.ModuleRef, searches bool) error {
 	if !l.lost {
-		return
+		return nil
 	}
 	for _, ref := range modules {
 		l.put(ref, lostKey, lastValue{})
 	}
+	if searches {
+		l.put(fleet.ModuleRef{}, lostKey, lastValue{})
+	}
+	l.mu.Lock()
+	l.changed = true // that there is nothing is not that it was lost
+	l.mu.Unlock()
+	return l.save(ctx)
+}
+
+// found notes a module of which the search has found an object.
+func (l *lasts) found(ref fleet.ModuleRef) {
+	if l.lacks(fleet.ModuleRef{}) {
+		l.put(ref, lostKey, lastValue{})
+	}
+}
+
+// searched says that the search has found all that there is.
+func (l *lasts) searched(ctx context.Context) error {
+	l.retain(fleet.ModuleRef{}, func(string) bool { return false })
+	return l.save(ctx)
 }
 
 // lacks reports that what bindings of a module had last is not known.
@@ -78,6 +100,9 @@ func (l *lasts) lacks(ref fleet.ModuleRef) bool {
 	_, lost := l.get(ref, lostKey)
 	return lost
 }
+
+// doubts reports that what bindings of a module had last is not known if it has objects.
+func (l *lasts) doubts(ref fleet.ModuleRef) bool { return l.lacks(ref) || l.lacks(fleet.ModuleRef{}) }
 
 // openVault reads what the agent keeps encrypted.
 func (m *Manager) openVault(ctx context.Context) (v *vault.Vault, err error) {

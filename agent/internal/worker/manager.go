@@ -124,7 +124,6 @@ func (m *Manager) Run(ctx context.Context) error {
 		return err
 	}
 	m.inventory.Recall(m.o.Newest, m.o.NoteNewest)
-	m.lasts.lose(m.inventory.Modules())
 	m.late.inherit(m.inventory, time.Now())
 	if err := errors.Join(m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now()), m.begun.load(ctx, m.o.State, m.o.Log), m.waves.load(ctx, m.o.State, m.o.Log)); err != nil {
 		return err
@@ -138,6 +137,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.watcher = watcher
 	m.mu.Unlock()
 	why := m.mayLack(ctx)
+	if err := m.lasts.begin(ctx, m.inventory.Modules(), why != ""); err != nil {
+		m.o.Log.Warn("that the last values of bindings were lost is not saved", "error", err)
+	}
 	if why != "" {
 		m.finder.begin(ctx, why)
 	}
