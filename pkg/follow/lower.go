@@ -14,6 +14,13 @@ func Lower(next, before string) bool {
 	return aErr == nil && bErr == nil && a.LessThan(b)
 }
 
+// LowerVersion reports that a version is lower than another one, as a range takes them: 1.4 is one, too.
+func LowerVersion(next, before string) bool {
+	a, aErr := semver.NewVersion(next)
+	b, bErr := semver.NewVersion(before)
+	return aErr == nil && bErr == nil && a.LessThan(b)
+}
+
 func versionIn(ref string) (*semver.Version, error) {
 	by, _, _ := strings.Cut(ref, "@")
 	return semver.StrictNewVersion(strings.TrimPrefix(by, "v"))

@@ -15,4 +15,12 @@ func TestLower(t *testing.T) {
 			t.Errorf("%q after %q: %v", tc.next, tc.before, got)
 		}
 	}
+	for _, tc := range []struct {
+		next, before string
+		want         bool
+	}{{"4.2.9", "4.3.0", true}, {"4.9", "4.10", true}, {"v4.2.9", "4.3.0+b1", true}, {"4.3.0", "4.2.9", false}, {"4.3.0+b1", "4.3.0+b2", false}, {"latest", "4.3.0", false}} {
+		if got := LowerVersion(tc.next, tc.before); got != tc.want {
+			t.Errorf("version %q after %q: %v", tc.next, tc.before, got)
+		}
+	}
 }

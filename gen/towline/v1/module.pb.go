@@ -3320,8 +3320,11 @@ type Revision struct {
 	// When what the ref came to was made, by its own word: the commit of Git, the created annotation of OCI and Helm. Unset where it says none.
 	SourceTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=source_time,json=sourceTime,proto3" json:"source_time,omitempty"`
 	// How the source goes back with this revision, though the module names the same ref as before: to what an older revision had, or to what was
-	// made before that of the revision before. Somebody may have put it back, by right or not. Empty: it does not.
-	GoesBack      string `protobuf:"bytes,15,opt,name=goes_back,json=goesBack,proto3" json:"goes_back,omitempty"`
+	// made before that of the revision before, or to a lower version, its own or of a chart that was fetched for it. Somebody may have put it back, by right or not. Empty: it does not.
+	GoesBack string `protobuf:"bytes,15,opt,name=goes_back,json=goesBack,proto3" json:"goes_back,omitempty"`
+	// The charts that were fetched since its chart, or one that this depends on, does not have them in charts/, and names them by a range of versions
+	// without a lock. Empty of a revision of a hub of before.
+	Charts        []*FetchedChart `protobuf:"bytes,16,rep,name=charts,proto3" json:"charts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3461,6 +3464,95 @@ func (x *Revision) GetGoesBack() string {
 	return ""
 }
 
+func (x *Revision) GetCharts() []*FetchedChart {
+	if x != nil {
+		return x.Charts
+	}
+	return nil
+}
+
+// FetchedChart is a chart that another one depends on.
+type FetchedChart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The folder in the source of the chart that depends on it, and in that the names of the charts which lead to it: charts/web/db.
+	In string `protobuf:"bytes,1,opt,name=in,proto3" json:"in,omitempty"`
+	// Its name.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The range of versions.
+	Range string `protobuf:"bytes,3,opt,name=range,proto3" json:"range,omitempty"`
+	// Where it is from.
+	Repository string `protobuf:"bytes,4,opt,name=repository,proto3" json:"repository,omitempty"`
+	// The version that was fetched.
+	Version       string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchedChart) Reset() {
+	*x = FetchedChart{}
+	mi := &file_towline_v1_module_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchedChart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchedChart) ProtoMessage() {}
+
+func (x *FetchedChart) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchedChart.ProtoReflect.Descriptor instead.
+func (*FetchedChart) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *FetchedChart) GetIn() string {
+	if x != nil {
+		return x.In
+	}
+	return ""
+}
+
+func (x *FetchedChart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *FetchedChart) GetRange() string {
+	if x != nil {
+		return x.Range
+	}
+	return ""
+}
+
+func (x *FetchedChart) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *FetchedChart) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 // Variant is what a revision renders to for the clusters that the same overrides match, and of which its chart is told the same.
 type Variant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3482,7 +3574,7 @@ type Variant struct {
 
 func (x *Variant) Reset() {
 	*x = Variant{}
-	mi := &file_towline_v1_module_proto_msgTypes[38]
+	mi := &file_towline_v1_module_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3494,7 +3586,7 @@ func (x *Variant) String() string {
 func (*Variant) ProtoMessage() {}
 
 func (x *Variant) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[38]
+	mi := &file_towline_v1_module_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3507,7 +3599,7 @@ func (x *Variant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Variant.ProtoReflect.Descriptor instead.
 func (*Variant) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{38}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Variant) GetOverrides() []int32 {
@@ -3565,7 +3657,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_towline_v1_module_proto_msgTypes[39]
+	mi := &file_towline_v1_module_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3577,7 +3669,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[39]
+	mi := &file_towline_v1_module_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3590,7 +3682,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{39}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Capabilities) GetKubernetesVersion() string {
@@ -3901,7 +3993,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x05since\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12)\n" +
-	"\x10resource_version\x18\f \x01(\x03R\x0fresourceVersion\"\x92\x04\n" +
+	"\x10resource_version\x18\f \x01(\x03R\x0fresourceVersion\"\xc4\x04\n" +
 	"\bRevision\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -3920,7 +4012,16 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\bvariants\x18\r \x03(\v2\x13.towline.v1.VariantR\bvariants\x12;\n" +
 	"\vsource_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"sourceTime\x12\x1b\n" +
-	"\tgoes_back\x18\x0f \x01(\tR\bgoesBack\"\xcd\x01\n" +
+	"\tgoes_back\x18\x0f \x01(\tR\bgoesBack\x120\n" +
+	"\x06charts\x18\x10 \x03(\v2\x18.towline.v1.FetchedChartR\x06charts\"\x82\x01\n" +
+	"\fFetchedChart\x12\x0e\n" +
+	"\x02in\x18\x01 \x01(\tR\x02in\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05range\x18\x03 \x01(\tR\x05range\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x04 \x01(\tR\n" +
+	"repository\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\"\xcd\x01\n" +
 	"\aVariant\x12\x1c\n" +
 	"\toverrides\x18\x01 \x03(\x05R\toverrides\x12\x16\n" +
 	"\x06bundle\x18\x02 \x01(\tR\x06bundle\x12\x18\n" +
@@ -3947,7 +4048,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -3987,41 +4088,42 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*FollowStatus)(nil),          // 35: towline.v1.FollowStatus
 	(*Hold)(nil),                  // 36: towline.v1.Hold
 	(*Revision)(nil),              // 37: towline.v1.Revision
-	(*Variant)(nil),               // 38: towline.v1.Variant
-	(*Capabilities)(nil),          // 39: towline.v1.Capabilities
-	nil,                           // 40: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 41: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 42: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 43: towline.v1.LabelSelector
-	(*structpb.Struct)(nil),       // 44: google.protobuf.Struct
-	(*Facts)(nil),                 // 45: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 46: google.protobuf.Timestamp
-	(*Condition)(nil),             // 47: towline.v1.Condition
-	(*StagePosition)(nil),         // 48: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 49: towline.v1.ObjectReference
+	(*FetchedChart)(nil),          // 38: towline.v1.FetchedChart
+	(*Variant)(nil),               // 39: towline.v1.Variant
+	(*Capabilities)(nil),          // 40: towline.v1.Capabilities
+	nil,                           // 41: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 42: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 43: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 44: towline.v1.LabelSelector
+	(*structpb.Struct)(nil),       // 45: google.protobuf.Struct
+	(*Facts)(nil),                 // 46: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 47: google.protobuf.Timestamp
+	(*Condition)(nil),             // 48: towline.v1.Condition
+	(*StagePosition)(nil),         // 49: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 50: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	41, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	42, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
 	34, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	9,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
 	20, // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
 	24, // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
 	27, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	42, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	43, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
 	29, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
 	32, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	8,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	2,  // 11: towline.v1.ModuleSpec.overrides:type_name -> towline.v1.Override
 	7,  // 12: towline.v1.ModuleSpec.depends_on:type_name -> towline.v1.Dependency
-	43, // 13: towline.v1.Override.selector:type_name -> towline.v1.LabelSelector
+	44, // 13: towline.v1.Override.selector:type_name -> towline.v1.LabelSelector
 	3,  // 14: towline.v1.Override.patches:type_name -> towline.v1.Patch
 	5,  // 15: towline.v1.Override.helm:type_name -> towline.v1.HelmOverride
 	6,  // 16: towline.v1.Override.kustomize:type_name -> towline.v1.KustomizeOverride
 	4,  // 17: towline.v1.Patch.target:type_name -> towline.v1.PatchTarget
-	43, // 18: towline.v1.PatchTarget.label_selector:type_name -> towline.v1.LabelSelector
-	44, // 19: towline.v1.HelmOverride.values:type_name -> google.protobuf.Struct
-	43, // 20: towline.v1.Dependency.clusters:type_name -> towline.v1.LabelSelector
+	44, // 18: towline.v1.PatchTarget.label_selector:type_name -> towline.v1.LabelSelector
+	45, // 19: towline.v1.HelmOverride.values:type_name -> google.protobuf.Struct
+	44, // 20: towline.v1.Dependency.clusters:type_name -> towline.v1.LabelSelector
 	12, // 21: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	13, // 22: towline.v1.Source.http:type_name -> towline.v1.HttpSource
 	14, // 23: towline.v1.Source.git:type_name -> towline.v1.GitSource
@@ -4030,43 +4132,44 @@ var file_towline_v1_module_proto_depIdxs = []int32{
 	18, // 26: towline.v1.Source.upload:type_name -> towline.v1.UploadSource
 	11, // 27: towline.v1.Source.follow:type_name -> towline.v1.Follow
 	10, // 28: towline.v1.Source.verify:type_name -> towline.v1.Verify
-	40, // 29: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	41, // 29: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
 	15, // 30: towline.v1.GitSource.ref:type_name -> towline.v1.GitRef
 	17, // 31: towline.v1.OciSource.ref:type_name -> towline.v1.OciRef
 	21, // 32: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
 	22, // 33: towline.v1.Package.helm:type_name -> towline.v1.HelmPackage
 	23, // 34: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
-	44, // 35: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
+	45, // 35: towline.v1.HelmPackage.values:type_name -> google.protobuf.Struct
 	25, // 36: towline.v1.Binding.object:type_name -> towline.v1.BindingObject
 	26, // 37: towline.v1.Binding.secret:type_name -> towline.v1.BindingSecret
-	43, // 38: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	44, // 38: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
 	28, // 39: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
 	33, // 40: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
 	31, // 41: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
 	30, // 42: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	43, // 43: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	45, // 44: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	46, // 45: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	47, // 46: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	44, // 43: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	46, // 44: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	47, // 45: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	48, // 46: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
 	36, // 47: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	48, // 48: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	49, // 48: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
 	35, // 49: towline.v1.ModuleStatus.follow:type_name -> towline.v1.FollowStatus
-	46, // 50: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
-	46, // 51: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
-	46, // 52: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
-	49, // 53: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	46, // 54: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	46, // 55: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	41, // 56: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	47, // 50: towline.v1.FollowStatus.looked:type_name -> google.protobuf.Timestamp
+	47, // 51: towline.v1.FollowStatus.next:type_name -> google.protobuf.Timestamp
+	47, // 52: towline.v1.FollowStatus.since:type_name -> google.protobuf.Timestamp
+	50, // 53: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	47, // 54: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	47, // 55: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	42, // 56: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
 	1,  // 57: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	38, // 58: towline.v1.Revision.variants:type_name -> towline.v1.Variant
-	46, // 59: towline.v1.Revision.source_time:type_name -> google.protobuf.Timestamp
-	39, // 60: towline.v1.Variant.capabilities:type_name -> towline.v1.Capabilities
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	39, // 58: towline.v1.Revision.variants:type_name -> towline.v1.Variant
+	47, // 59: towline.v1.Revision.source_time:type_name -> google.protobuf.Timestamp
+	38, // 60: towline.v1.Revision.charts:type_name -> towline.v1.FetchedChart
+	40, // 61: towline.v1.Variant.capabilities:type_name -> towline.v1.Capabilities
+	62, // [62:62] is the sub-list for method output_type
+	62, // [62:62] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -4087,7 +4190,7 @@ func file_towline_v1_module_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"path"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -12,6 +13,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
@@ -41,18 +43,35 @@ func goesBack(r store.Reader, ref fleet.ModuleRef, next, before *towlinev1.Revis
 		}
 	}
 	then, now := before.GetSourceTime(), next.GetSourceTime()
-	dated := then != nil && now != nil
+	dated, lower := then != nil && now != nil, lowerChart(next, before)
 	switch {
 	case had != 0:
 		b.Why = goesTo(by(next), had)
-		b.Newer = dated && now.AsTime().After(then.AsTime())
+		b.Newer = dated && now.AsTime().After(then.AsTime()) && lower == ""
 	case follow.Lower(next.GetResolvedRef(), before.GetResolvedRef()):
 		b.Why = fmt.Sprintf("the source goes back to %s, which is a lower version than that of r%d, %s", filesIn(next), before.GetNumber(), filesIn(before))
 	case dated && now.AsTime().Before(then.AsTime()):
 		b.Why = fmt.Sprintf("the source goes back to %s of %s, which is older than that of r%d, of %s", filesIn(next), now.AsTime().UTC().Format(time.RFC3339),
 			before.GetNumber(), then.AsTime().UTC().Format(time.RFC3339))
+	case lower != "":
+		b.Why = lower
 	}
 	return b
+}
+
+// lowerChart is how what a chart depends on goes back to a lower version, by the same range as before: its server may be behind, whatever the chart
+// itself is of. Empty: nothing does, or a hub of before has noted no versions.
+func lowerChart(next, before *towlinev1.Revision) string {
+	for _, was := range before.GetCharts() {
+		for _, is := range next.GetCharts() {
+			same := is.GetIn() == was.GetIn() && is.GetName() == was.GetName() && is.GetRange() == was.GetRange() && is.GetRepository() == was.GetRepository()
+			if same && follow.LowerVersion(is.GetVersion(), was.GetVersion()) {
+				return fmt.Sprintf("the source goes back to version %s of chart %s, on which it depends, and which is lower than that of r%d, %s",
+					is.GetVersion(), path.Join(is.GetIn(), is.GetName()), before.GetNumber(), was.GetVersion())
+			}
+		}
+	}
+	return ""
 }
 
 func goesTo(files string, had int64) string {
@@ -114,10 +133,10 @@ func filesIn(rev *towlinev1.Revision) string {
 }
 
 // revisionFrom is what a revision of the module says of its source, as far as goesBack goes by it.
-func revisionFrom(m *storev1.ModuleRecord, ref string, artifact fleet.Digest, made time.Time) *towlinev1.Revision {
-	rev := &towlinev1.Revision{Spec: m.GetModule().GetSpec(), ResolvedRef: ref, Artifact: artifact.String()}
-	if !made.IsZero() {
-		rev.SourceTime = timestamppb.New(made)
+func revisionFrom(m *storev1.ModuleRecord, a source.Artifact) *towlinev1.Revision {
+	rev := &towlinev1.Revision{Spec: m.GetModule().GetSpec(), ResolvedRef: a.Ref, Artifact: a.Digest.String(), Charts: a.Charts}
+	if !a.Made.IsZero() {
+		rev.SourceTime = timestamppb.New(a.Made)
 	}
 	return rev
 }
@@ -131,7 +150,7 @@ func (c *Controller) steady(ctx context.Context, v *verdict) error {
 	var b follow.Back
 	undone := ""
 	if err := c.view(ctx, func(r store.Reader) error {
-		next := revisionFrom(v.s.rec, v.artifact.Ref, v.artifact.Digest, v.artifact.Made)
+		next := revisionFrom(v.s.rec, v.artifact)
 		if b = goesBack(r, v.s.ref, next, v.s.newest.GetRevision()); v.s.aborted && b.Why == "" {
 			b.Why = hadBefore(r, v.s.ref, next)
 		}
@@ -175,7 +194,7 @@ func fellBack(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro *
 	if newest.GetRevision().GetModuleGeneration() != m.GetModule().GetMetadata().GetGeneration() {
 		return "" // a person has put it
 	}
-	b := goesBack(r, ref, revisionFrom(m, made.ref, made.artifact, made.sourceTime), newest.GetRevision())
+	b := goesBack(r, ref, revisionFrom(m, source.Artifact{Ref: made.ref, Digest: made.artifact, Made: made.sourceTime, Charts: made.charts}), newest.GetRevision())
 	if !b.Goes() {
 		return ""
 	}

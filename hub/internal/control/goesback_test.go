@@ -16,17 +16,6 @@ import (
 	"towline.dev/towline/pkg/rollout"
 )
 
-// made has the branch at a commit of an hour of a day.
-func (b *branch) made(commit string, hour int) {
-	b.at(commit, "of-"+commit)
-	b.moves(commit, hour)
-}
-
-// moves has it at a commit with the files that are there.
-func (b *branch) moves(commit string, hour int) {
-	b.ref, b.when = "main@sha1:"+commit, time.Date(2026, 3, 10, hour, 0, 0, 0, time.UTC)
-}
-
 // followsSecond is a follower whose module has the second commit, of noon, and had the first.
 func followsSecond(t *testing.T) *follower {
 	t.Helper()
@@ -143,12 +132,16 @@ func TestFileThatIsBehindForAWhile(t *testing.T) {
 func TestWhatElseIsBehindForAWhile(t *testing.T) {
 	is := func(f *follower, ref, text string) {
 		f.source.at("", text)
-		f.source.ref = ref
+		f.source.ref, f.source.db, _ = strings.Cut(ref, " ")
 	}
-	for name, tc := range map[string]struct{ first, second, behind, says string }{
-		"a lower version":                  {"1.4.9@sha256:a", "1.5.0@sha256:b", "1.4.2@sha256:c", "lower version than that of r2"},
-		"what a chart of it depends on":    {"main@sha1:1", "main@sha1:1", "main@sha1:1", "which r1 had"},
-		"a higher version that is no back": {"1.4.9@sha256:a", "1.5.0@sha256:b", "1.6.0@sha256:c", ""},
+	for name, tc := range map[string]struct{ first, second, behind, text, says string }{
+		"a lower version":                   {"1.4.9@sha256:a", "1.5.0@sha256:b", "1.4.2@sha256:c", "three", "lower version than that of r2"},
+		"what a chart of it depends on":     {"main@sha1:1", "main@sha1:1", "main@sha1:1", "one", "which r1 had"},
+		"a higher version that is no back":  {"1.4.9@sha256:a", "1.5.0@sha256:b", "1.6.0@sha256:c", "three", ""},
+		"a lower version of a chart in it":  {"main@sha1:1 4.2.0", "main@sha1:1 4.3.0", "main@sha1:1 4.2.9", "three", "version 4.2.9 of chart web/db, on which it depends, and which is lower than that of r2, 4.3.0"},
+		"the same, with a push":             {"main@sha1:1 4.2.9", "main@sha1:1 4.3.0", "main@sha1:2 4.2.9", "three", "version 4.2.9 of chart web/db"},
+		"a higher version of a chart in it": {"main@sha1:1 4.2.0", "main@sha1:1 4.3.0", "main@sha1:1 4.10.0", "three", ""},
+		"a chart that was not noted":        {"main@sha1:1", "main@sha1:1", "main@sha1:1 4.2.9", "three", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -161,11 +154,7 @@ func TestWhatElseIsBehindForAWhile(t *testing.T) {
 				f.lives(6 * time.Minute)
 				n = len(f.begun)
 				f.end(int64(n+1), rollout.Succeeded)
-				text := "one"
-				if tc.says == "" || strings.Contains(tc.says, "lower") {
-					text = "three"
-				}
-				is(f, tc.behind, text)
+				is(f, tc.behind, tc.text)
 				f.lives(6 * time.Minute)
 				if tc.says == "" {
 					if len(f.begun) != n+1 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,64 +15,13 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
-	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/artifact"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
-
-// branch is a source that moves.
-type branch struct {
-	ref   string
-	files map[string]string
-	when  time.Time // when what is there was made; zero: it does not say
-	err   error
-	mu    sync.Mutex // of asked, and of err where it is fetched meanwhile: several are looked at at a time
-	asked []time.Time
-	each  func(b *branch, n int) // before the nth that is asked
-}
-
-func (b *branch) at(commit, text string) {
-	b.ref, b.err = "main@sha1:"+commit, nil
-	b.files = map[string]string{"a.yaml": "{apiVersion: v1, kind: ConfigMap, metadata: {name: web, namespace: default}, data: {text: " + text + "}}"}
-}
-
-// fails has what is fetched from now on come to an error; nil: to what is there.
-func (b *branch) fails(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.err = err
-}
-
-// fetches is how often it was asked.
-func (b *branch) fetches() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.asked)
-}
-
-func (b *branch) Fetch(context.Context, string, *towlinev1.Source) (source.Artifact, error) {
-	mustBeOutside()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.asked = append(b.asked, time.Now())
-	if b.each != nil {
-		b.each(b, len(b.asked))
-	}
-	if b.err != nil {
-		return source.Artifact{}, b.err
-	}
-	files := map[string][]byte{}
-	for name, text := range b.files {
-		files[name] = []byte(text)
-	}
-	archive := artifact.Encode(files)
-	return source.Artifact{Ref: b.ref, Files: files, Archive: archive, Digest: fleet.DigestOf(archive), Made: b.when}, nil
-}
 
 // follower is a leader whose module follows a branch. What it begins is cut at once.
 type follower struct {

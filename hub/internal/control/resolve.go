@@ -36,6 +36,7 @@ type rendered struct {
 	epoch           uint64
 	ref             string // what the source's ref was, exactly
 	sourceTime      time.Time
+	charts          []*towlinev1.FetchedChart
 }
 
 // varies reports that there may be more variants.
@@ -226,7 +227,7 @@ func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, erro
 
 // keep puts all contents into the blobs.
 func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered, error) {
-	out := rendered{artifact: x.source.Digest, overrides: len(m.Overrides) > 0, asks: asksIn(x.variants), ref: x.source.Ref, sourceTime: x.source.Made}
+	out := rendered{artifact: x.source.Digest, overrides: len(m.Overrides) > 0, asks: asksIn(x.variants), ref: x.source.Ref, sourceTime: x.source.Made, charts: x.source.Charts}
 	set, err := c.policySet(ctx, m)
 	if err != nil {
 		return out, err
@@ -413,7 +414,7 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, b
 		Revision: &towlinev1.Revision{ApiVersion: fleet.APIVersion, Kind: "Revision", Module: ref.Name, Number: n,
 			Metadata: &towlinev1.Metadata{Name: fmt.Sprintf("%s-r%d", ref.Name, n), Project: ref.Project, CreationTimestamp: now,
 				ChangedBy: by.GetStartedBy(), ChangeReason: by.GetStartReason()},
-			Spec: m.GetModule().GetSpec(), Artifact: r.artifact.String(), ModuleGeneration: meta.GetGeneration(), ResolvedRef: r.ref},
+			Spec: m.GetModule().GetSpec(), Artifact: r.artifact.String(), ModuleGeneration: meta.GetGeneration(), ResolvedRef: r.ref, Charts: r.charts},
 		Artifact: r.artifact.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(), ByCapabilities: r.asks,
 	}
 	if !r.sourceTime.IsZero() {

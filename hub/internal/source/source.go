@@ -44,6 +44,8 @@ type Artifact struct {
 	Ref string
 	// Made is when that was made, to the second and by its own word; zero: it says none.
 	Made time.Time
+	// Charts are those that Vendor fetched by a range of versions. Where a lock says the version, the source does.
+	Charts []*towlinev1.FetchedChart
 }
 
 // Options of a Fetcher. The zero Options work.

@@ -32,7 +32,8 @@ func (f *Fetcher) Vendor(ctx context.Context, project string, src *towlinev1.Sou
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	v := &vendoring{f: f, project: project, src: src, files: maps.Clone(a.Files)}
-	if err := v.fill(ctx, v.files, path.Clean("./"+folder), nil); err != nil {
+	dir := path.Clean("./" + folder)
+	if err := v.fill(ctx, chartAt{files: v.files, dir: dir, in: dir}); err != nil {
 		return Artifact{}, err
 	}
 	if !v.changed {
@@ -45,7 +46,7 @@ func (f *Fetcher) Vendor(ctx context.Context, project string, src *towlinev1.Sou
 		return Artifact{}, err
 	}
 	out := newArtifact(v.files)
-	out.Ref, out.Made = a.Ref, a.Made
+	out.Ref, out.Made, out.Charts = a.Ref, a.Made, v.charts
 	return out, nil
 }
 
@@ -59,14 +60,24 @@ type vendoring struct {
 	project string
 	src     *towlinev1.Source
 	files   map[string][]byte // of the source
+	charts  []*towlinev1.FetchedChart
 	changed bool
 	seen    int
 	// fetched counts the bytes of the charts that were fetched, as they are kept until the end; unpacked those of archives that were looked into.
 	fetched, unpacked int64
 }
 
-// fill puts what a chart depends on into its charts/. Above are the charts that it is in, by where they are from.
-func (v *vendoring) fill(ctx context.Context, files map[string][]byte, dir string, above []string) error {
+// chartAt is a chart in a folder of files. In is what its own are in as fetched charts, and above are the charts that it is in, by where they are from.
+type chartAt struct {
+	files map[string][]byte
+	dir   string
+	in    string
+	above []string
+}
+
+// fill puts what a chart depends on into its charts/.
+func (v *vendoring) fill(ctx context.Context, c chartAt) error {
+	files, dir, above := c.files, c.dir, c.above
 	m, ok := readChart(files, dir)
 	if !ok || len(m.Dependencies) == 0 {
 		return nil
@@ -94,7 +105,7 @@ func (v *vendoring) fill(ctx context.Context, files map[string][]byte, dir strin
 				return err
 			}
 		}
-		added, err := v.add(ctx, files, dir, d, lock, above)
+		added, err := v.add(ctx, c, d, lock)
 		if err != nil {
 			return sayDependency(m, d, err)
 		}
@@ -151,9 +162,9 @@ func sayDependency(m chartMeta, d *dependency, err error) error {
 }
 
 // add puts one chart into charts/ of another. One in a folder of the source stays there, and is filled.
-func (v *vendoring) add(ctx context.Context, files map[string][]byte, dir string, d *dependency, lock *chartLock, above []string) (m chartMeta, err error) {
+func (v *vendoring) add(ctx context.Context, c chartAt, d *dependency, lock *chartLock) (m chartMeta, err error) {
 	if strings.HasPrefix(d.Repository, "file://") {
-		return v.local(ctx, files, dir, d, above)
+		return v.local(ctx, c, d)
 	}
 	if err := v.mayFetch(d); err != nil {
 		return m, err
@@ -165,7 +176,7 @@ func (v *vendoring) add(ctx context.Context, files map[string][]byte, dir string
 		return m, refused("Chart.lock has no version of it: run helm dependency update")
 	}
 	from := d.Repository + " " + d.Name + " " + version
-	if slices.Contains(above, from) {
+	if slices.Contains(c.above, from) {
 		return m, refused("the charts depend on one another in a circle")
 	}
 	a, err := v.fetch(ctx, d, version)
@@ -176,7 +187,7 @@ func (v *vendoring) add(ctx context.Context, files map[string][]byte, dir string
 		return m, fleet.Errorf(fleet.ErrExhausted, "with it the charts that are fetched have more than %d MiB unpacked", MaxUnpackedBytes>>20)
 	}
 	in := maps.Clone(a.Files)
-	if err := v.fill(ctx, in, ".", append(slices.Clone(above), from)); err != nil {
+	if err := v.fill(ctx, chartAt{files: in, dir: ".", in: path.Join(c.in, d.Name), above: append(slices.Clone(c.above), from)}); err != nil {
 		return m, err
 	}
 	m, ok := readChart(in, ".")
@@ -187,7 +198,10 @@ func (v *vendoring) add(ctx context.Context, files map[string][]byte, dir string
 	if err != nil {
 		return m, err
 	}
-	files[path.Join(dir, "charts", m.Name+"-"+m.Version+".tgz")], v.changed = data, true
+	c.files[path.Join(c.dir, "charts", m.Name+"-"+m.Version+".tgz")], v.changed = data, true
+	if lock == nil {
+		v.charts = append(v.charts, &towlinev1.FetchedChart{In: c.in, Name: d.Name, Range: d.Version, Repository: d.Repository, Version: m.Version})
+	}
 	return m, nil
 }
 
@@ -205,7 +219,8 @@ func (v *vendoring) mayFetch(d *dependency) error {
 }
 
 // local fills a chart in another folder of the source, where the renderer finds it.
-func (v *vendoring) local(ctx context.Context, files map[string][]byte, dir string, d *dependency, above []string) (m chartMeta, err error) {
+func (v *vendoring) local(ctx context.Context, c chartAt, d *dependency) (m chartMeta, err error) {
+	dir, above := c.dir, c.above
 	to := strings.TrimPrefix(d.Repository, "file://")
 	at := path.Join(dir, to)
 	switch {
@@ -216,7 +231,7 @@ func (v *vendoring) local(ctx context.Context, files map[string][]byte, dir stri
 	case slices.Contains(above, "file://"+at) || at == dir:
 		return m, refused("the charts depend on one another in a circle")
 	}
-	m, ok := readChart(files, at)
+	m, ok := readChart(c.files, at)
 	switch {
 	case !ok:
 		return m, refused("%s has no Chart.yaml that can be read", clip(at))
@@ -228,7 +243,7 @@ func (v *vendoring) local(ctx context.Context, files map[string][]byte, dir stri
 	if len(above) == 0 {
 		above = []string{"file://" + dir}
 	}
-	return m, v.fill(ctx, files, at, append(slices.Clone(above), "file://"+at))
+	return m, v.fill(ctx, chartAt{files: c.files, dir: at, in: path.Join(c.in, d.Name), above: append(slices.Clone(above), "file://"+at)})
 }
 
 // fetch fetches a chart. The source's own secret goes to its own server, and nowhere else.

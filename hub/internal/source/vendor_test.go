@@ -47,6 +47,14 @@ func inCharts(a Artifact, dir string) (list []string) {
 	return list
 }
 
+// fetchedIn are the charts of which the artifact says that they were fetched, as PLACE RANGE VERSION.
+func fetchedIn(a Artifact) (list []string) {
+	for _, c := range a.Charts {
+		list = append(list, c.GetIn()+"/"+c.GetName()+" "+c.GetRange()+" "+c.GetVersion())
+	}
+	return list
+}
+
 // TestVendor: what is not in charts/ is fetched, by range and by exact version, from http and from a registry, with what it depends on
 // itself; what is there stays, unless it is of another version; and twice the same is the same bytes.
 func TestVendor(t *testing.T) {
@@ -77,6 +85,9 @@ func TestVendor(t *testing.T) {
 	}
 	if got := inCharts(a, "lib"); !slices.Equal(got, []string{"db 2.0.0"}) {
 		t.Errorf("charts of lib: %v", got)
+	}
+	if got, want := fetchedIn(a), []string{"web/db/deep 0.x 0.1.0", "web/db ^1.0.0 1.2.0", "web/old 2.x 2.0.0", "web/lib/db 2.0.0 2.0.0"}; !slices.Equal(got, want) {
+		t.Errorf("it says that %v were fetched, want %v", got, want)
 	}
 	in, err := f.chartFiles(t.Context(), a.Files["web/charts/db-1.2.0.tgz"])
 	if err != nil || in["charts/deep-0.1.0.tgz"] == nil {
@@ -109,8 +120,8 @@ func TestVendorByLock(t *testing.T) {
 	}
 	files := map[string]string{"web/Chart.yaml": chartYAML("web", "1.0.0", on("db", "^1.0.0", url)), "web/Chart.lock": lock("1.0.0")}
 	a, err := vendorIn(t, fetcher(t, Options{}), anyGit, files)
-	if err != nil || !slices.Equal(inCharts(a, "web"), []string{"db 1.0.0"}) {
-		t.Fatalf("%v, %v", inCharts(a, "web"), err)
+	if err != nil || !slices.Equal(inCharts(a, "web"), []string{"db 1.0.0"}) || fetchedIn(a) != nil { // the source says the version
+		t.Fatalf("%v, %v, %v", inCharts(a, "web"), fetchedIn(a), err)
 	}
 	files["web/Chart.yaml"] = chartYAML("web", "1.0.0", on("db", "^1.2.0", url))
 	if _, err := vendorIn(t, fetcher(t, Options{}), anyGit, files); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "web/Chart.lock: is not one of these dependencies any more: run helm dependency update") {
@@ -237,7 +248,7 @@ func TestVendorEnds(t *testing.T) {
 	}
 	files["web/Chart.yaml"] = []byte(chartYAML("web", "1.0.0", on10...))
 	v := &vendoring{files: files}
-	if err := v.fill(&endsAfter{Context: t.Context(), left: 5}, files, "web", nil); !errors.Is(err, context.Canceled) {
+	if err := v.fill(&endsAfter{Context: t.Context(), left: 5}, chartAt{files: files, dir: "web"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("went on after its time was over: %v", err)
 	}
 }
