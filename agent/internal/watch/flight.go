@@ -17,6 +17,8 @@ type flight struct {
 	uid     string // of the event's object
 	version uint64
 	event   []byte // the newest that came meanwhile; nil: none
+	// listing says that the event came since the list began that is being read.
+	listing bool
 }
 
 // Writing says that a write of an object is under way, which need not be there yet. The result must be called when it is
@@ -59,7 +61,7 @@ func (k *kind) put(object []byte, id named) bool {
 	if f == nil {
 		return false
 	}
-	f.uid, f.version, f.event = string(id.uid), id.version, bytes.Clone(object)
+	f.uid, f.version, f.event, f.listing = string(id.uid), id.version, bytes.Clone(object), k.since != nil
 	return true
 }
 
@@ -81,7 +83,7 @@ func (k *kind) land(at Key, f *flight) {
 		return
 	}
 	delete(k.flying, at)
-	event := f.event
+	event, listing := f.event, f.listing
 	if a := k.answers[f.version]; a != nil && a.UID == f.uid {
 		delete(k.answers, f.version)
 		event = nil
@@ -95,7 +97,18 @@ func (k *kind) land(at Key, f *flight) {
 		k.w.o.Log.Error("event is not read", "kind", k.resource.String(), "error", err) // it is JSON: the stream was framed
 		return
 	}
-	if print := k.reduce(object); print != nil && k.keep(print) {
+	if print := k.reduce(object); print != nil && k.landed(print, listing) {
 		k.w.o.Changed(k.id(print.Key()), print.Owner)
 	}
+}
+
+// landed keeps what an event showed that had waited. The first events of a watch make up a list, which lacks the one that waited: if that came since
+// the list began, it is noted as an answer is.
+func (k *kind) landed(f *Fingerprint, listing bool) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if listing && !k.isBuried(f) {
+		k.note(f)
+	}
+	return k.store(f)
 }

@@ -33,8 +33,8 @@ type kind struct {
 	// answered before that may be heard later.
 	buried map[string]uint64
 	synced bool
-	// asOf is the version of the last complete list, and since what was answered after the next one began; nil: none is
-	// being read.
+	// asOf is the version of the last complete list, and since the newest of each object that was heard after the next one began, by an answer or an
+	// event that had waited for one; nil: none is being read.
 	asOf  uint64
 	since map[Key]*Fingerprint
 	sight sight
@@ -153,9 +153,7 @@ func (k *kind) observe(f *Fingerprint) {
 	if k.isBuried(f) {
 		return
 	}
-	if k.since != nil {
-		k.since[f.Key()] = f
-	}
+	k.note(f)
 	if k.isMissed(f) {
 		return
 	}
@@ -168,7 +166,7 @@ func (k *kind) store(f *Fingerprint) bool {
 	if k.isBuried(f) {
 		return false
 	}
-	if old := k.prints[f.Key()]; old == f || old != nil && f.Version != 0 && (old.Version > f.Version || old.Version == f.Version && old.Paths != nil && f.Paths == nil) {
+	if k.prints[f.Key()].outdoes(f) {
 		return false
 	}
 	k.place(f)

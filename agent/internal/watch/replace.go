@@ -21,10 +21,25 @@ func (k *kind) begin() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.since, k.due, k.begun = map[Key]*Fingerprint{}, time.Time{}, time.Now()
+	for _, f := range k.flying {
+		f.listing = false
+	}
+}
+
+// note keeps for the list that is being read, if one is, what was heard meanwhile. Answers may be heard in another order than they were given.
+func (k *kind) note(f *Fingerprint) {
+	if k.since != nil && !k.since[f.Key()].outdoes(f) {
+		k.since[f.Key()] = f
+	}
+}
+
+// outdoes reports that g, of the same object, says nothing that f does not. f may be nil.
+func (f *Fingerprint) outdoes(g *Fingerprint) bool {
+	return f == g || f != nil && g.Version != 0 && (f.Version > g.Version || f.Version == g.Version && f.Paths != nil && g.Paths == nil)
 }
 
 // Replace takes a complete list of the reflector. It is what there is, whatever versions were seen before: those of a
-// store that was restored from an older copy are lower. Only what was answered since the list began can be newer.
+// store that was restored from an older copy are lower. Only what was heard since the list began can be newer.
 func (k *kind) Replace(list []any, version string) error {
 	asOf := apply.ParseVersion(version)
 	k.mu.Lock()

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,87 @@ func TestWhatWasAnsweredSinceTheListBeganStays(t *testing.T) {
 	b := object("b", 18)
 	l.list(t, "20", object("a", 5), b)
 	l.has(t, a, b, made)
+}
+
+// TestEventThatWaitedIsNotPutBackByAList: a watch begins with the objects as its server had them, goes on with what changed, and says then that this
+// makes up a list. An event among those that waits for a write is not in that list, and does not come again.
+func TestEventThatWaitedIsNotPutBackByAList(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answered bool
+		list     uint64 // the version of the object in the list
+		late     bool   // the list is complete before the write is answered
+	}{
+		"the write is answered, and in the list":        {true, 11, false},
+		"the write is answered, and not in the list":    {true, 10, false},
+		"the write fails":                               {false, 10, false},
+		"the write is answered after the list":          {true, 10, true},
+		"the list has what came right after the event":  {true, 13, false},
+		"the list has what came after, and then answer": {true, 13, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, k, _ := flying(t)
+			k.w.o.Synced = func(apply.Resource) {}
+			k.begin()
+			replace(t, k, 10, 10)
+			k.begin()
+			done := w.Writing(k.resource, "n", "a")
+			event(t, k, "MODIFIED", "12")
+			land := func() {
+				if tc.answered {
+					k.observe(answer(11))
+				}
+				done()
+			}
+			if !tc.late {
+				land()
+			}
+			replace(t, k, 13, tc.list)
+			if tc.late {
+				land()
+			}
+			if got, want := k.prints[Key{"n", "a"}].Version, max(12, tc.list); got != want {
+				t.Errorf("version %d is known, want %d", got, want)
+			}
+		})
+	}
+}
+
+// TestListIsNotOutdoneByAnEventOfBefore: an event that had waited since before the list began may be of a store that was put back since.
+func TestListIsNotOutdoneByAnEventOfBefore(t *testing.T) {
+	w, k, _ := flying(t)
+	k.w.o.Synced = func(apply.Resource) {}
+	k.w.o.WentBack = func(apply.Resource, []Lost) {}
+	k.begin()
+	replace(t, k, 100, 90)
+	k.begin()
+	done := w.Writing(k.resource, "n", "a")
+	event(t, k, "MODIFIED", "95") // and the list that was being read comes to nothing
+	k.begin()
+	done()
+	replace(t, k, 50, 40)
+	if got := k.prints[Key{"n", "a"}].Version; got != 40 {
+		t.Errorf("version %d is known, want that of the list", got)
+	}
+}
+
+// replace hands over a complete list of one object.
+func replace(t *testing.T, k *kind, version, object uint64) {
+	t.Helper()
+	if err := k.Replace([]any{&item{print: answer(object)}}, strconv.FormatUint(version, 10)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnswersThatAreHeardInAnotherOrder(t *testing.T) {
+	l := newListing()
+	l.begin()
+	l.list(t, "10", object("a", 5))
+	l.begin()
+	newest := object("a", 12)
+	l.observe(newest)
+	l.observe(object("a", 11))
+	l.list(t, "10", object("a", 5))
+	l.has(t, newest)
 }
 
 // The definition of a kind may change right after an answer, and with it what the API server shows of the same version.
