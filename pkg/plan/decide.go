@@ -175,6 +175,21 @@ type Facts struct {
 	// Renewed says that a new revision lists the object, which the module had before: what a policy left deleted then comes
 	// back.
 	Renewed bool
+	// Alike says of an object that is gone that the module lists it as when it was written, be there other values which it does not use, or another
+	// hub whose label it is to carry.
+	Alike bool
+}
+
+// Gone reports that the object which the record has is not there, as far as is known.
+func (f Facts) Gone() bool {
+	return f.Live.Known && (!f.Live.Exists || f.Live.UID != f.Record.UID)
+}
+
+// StaysGone reports that whatever else is wanted of an object that is gone is no reason to make it: a policy leaves what somebody deleted until a
+// revision makes it. What the module itself was to delete, or had from another one, nobody deleted.
+func (f Facts) StaysGone() bool {
+	r := f.Record
+	return f.Alike && f.Policy.Drift != fleet.DriftCorrect && !r.Taking && !r.Goes() && r.From == fleet.ModuleRef{}
 }
 
 // Verb is what is to be done about an object.
@@ -247,9 +262,9 @@ func Decide(f Facts) Action {
 	if r == nil || !r.Written() {
 		return unlessHeld(f, Create)
 	}
-	gone := f.Live.Known && (!f.Live.Exists || f.Live.UID != r.UID)
+	gone := f.Gone()
 	leaving := f.Live.Known && !gone && f.Live.Terminating
-	if r.Want != f.Want {
+	if r.Want != f.Want && !(gone && f.StaysGone()) {
 		switch {
 		case leaving:
 			return Action{Wait, fleet.DriftInSync}
@@ -302,7 +317,7 @@ func (f Facts) decideThere() Action {
 	case MatchUnknown:
 		return Action{Look, fleet.DriftInSync}
 	case MatchUnsettled:
-		if f.Exempt.KeepsWhole() && f.Exempt.Drifts { // no write of ours has its way, the last one neither
+		if f.Exempt.Stays() { // no write of ours has its way, the last one neither
 			return Action{Skip, fleet.DriftInSync}
 		}
 		return unlessHeld(f, Repeat)

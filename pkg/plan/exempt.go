@@ -85,6 +85,9 @@ func (e *Exempt) Name() string {
 // KeepsWhole reports that a revision does not write an object that is there.
 func (e *Exempt) KeepsWhole() bool { return e != nil && e.Updates }
 
+// Stays reports that the whole object is left as it is, by a drift as by a revision: no write of ours has its way.
+func (e *Exempt) Stays() bool { return e != nil && e.Updates && e.Drifts }
+
 // Fields is what it says of single fields, and not of the whole object.
 func (e *Exempt) Fields() *Exempt {
 	out := *e

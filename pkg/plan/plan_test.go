@@ -36,6 +36,37 @@ func TestDecideYields(t *testing.T) {
 	}
 }
 
+// TestDecideOfWhatIsGoneAndListedAlike: what is wanted is named by other values than an object was written with, or its marks are to be other ones, and
+// the module lists it alike. Where a policy leaves it deleted that is no reason to make it, but for what the module itself deletes or was given.
+func TestDecideOfWhatIsGoneAndListedAlike(t *testing.T) {
+	rec := owned(cm("a"))
+	taking, going, given := rec, rec, rec
+	taking.Taking, going.Deleting, given.From = true, fleet.Age{Lineage: 1, Generation: 2}, other
+	gone, unseen := Live{Known: true, Confirmed: true}, Live{Known: true}
+	for name, tc := range map[string]struct {
+		record  Record
+		live    Live
+		drift   string
+		renewed bool
+		want    Action
+	}{
+		"reported":              {rec, gone, fleet.DriftReport, false, Action{Leave, fleet.DriftDrifted}},
+		"ignored":               {rec, gone, fleet.DriftIgnore, false, Action{Leave, fleet.DriftIgnored}},
+		"corrected":             {rec, gone, fleet.DriftCorrect, false, Action{Create, fleet.DriftInSync}},
+		"only the watch says":   {rec, unseen, fleet.DriftReport, false, Action{Look, fleet.DriftInSync}},
+		"by a revision":         {rec, gone, fleet.DriftReport, true, Action{Create, fleet.DriftInSync}},
+		"to be made again":      {taking, gone, fleet.DriftReport, false, Action{Create, fleet.DriftInSync}},
+		"dropped, and not":      {going, gone, fleet.DriftReport, false, Action{Create, fleet.DriftInSync}},
+		"of another module":     {given, gone, fleet.DriftReport, false, Action{Create, fleet.DriftInSync}},
+		"it is there after all": {rec, Live{Known: true, Exists: true, UID: rec.UID}, fleet.DriftReport, false, Action{Apply, fleet.DriftInSync}},
+	} {
+		facts := Facts{Module: shop, Want: two, Record: &tc.record, Live: tc.live, Policy: fleet.Policy{Drift: tc.drift}, Alike: true, Renewed: tc.renewed}
+		if got := Decide(facts); got != tc.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
+
 func TestDecide(t *testing.T) {
 	rec := owned(cm("a"))
 	intent := rec

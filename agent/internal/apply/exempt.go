@@ -95,7 +95,7 @@ func (l Leaving) keep(listed, live map[string]any, noted map[string]any) (map[st
 	}
 	source := map[string]any{}
 	switch {
-	case l.Verb.Repeats() && l.Record != nil && l.Record.Exempt != nil && len(l.Record.Exempt.Kept) > 0:
+	case l.Verb.Repeats() && !l.Exempt.Stays() && l.Record != nil && l.Record.Exempt != nil && len(l.Record.Exempt.Kept) > 0:
 		if err := utiljson.Unmarshal(l.Record.Exempt.Kept, &source); err != nil {
 			return nil, fmt.Errorf("what was kept of it: %w", err)
 		}
@@ -115,7 +115,7 @@ func (d *Desired) Restored(l Leaving) (*Desired, error) {
 	if l.Exempt == nil || l.Record == nil || l.Record.Exempt == nil || l.Record.Exempt.Text != l.Exempt.Text {
 		return d, nil
 	}
-	if l.Record.Goes() || l.Exempt.Updates && l.Exempt.Drifts {
+	if l.Record.Goes() || l.Exempt.Stays() {
 		return d, nil
 	}
 	l.Verb = plan.Restore

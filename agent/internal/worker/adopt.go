@@ -90,7 +90,7 @@ func (a *writer) takeUpRecorded(ctx context.Context, live map[string]any) (map[s
 	if a.exempt != nil {
 		g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
 	}
-	if err := a.leaveLive(ctx, live, a.verb); err != nil {
+	if err := a.leaveLive(ctx, live, a.leaves()); err != nil {
 		return nil, err
 	}
 	return a.takeUp(ctx, live, a.record.Paths, g)
@@ -228,11 +228,12 @@ func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply
 	return true, a.noteDrifted(live, forced)
 }
 
-// takeAsChanged puts the module's marks on an object that another module handed over, and leaves what others changed of it, where the policy leaves
-// drift and what is listed is what the other module listed: no revision changed the object. taken is false where that is not so, or cannot be done.
+// takeAsChanged puts the module's marks on an object, and leaves what others changed of it, where the policy leaves drift and no revision changed the
+// object: another module that listed it alike handed it over, or it carries the marks of another hub. What somebody deleted stays so. taken is false where
+// that is not so, or cannot be done.
 func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 	r := a.record
-	if a.policy.Drift == fleet.DriftCorrect || a.exempt.KeepsWhole() || r.Algorithm != apply.Algorithm || !a.handedOverAlike() {
+	if a.policy.Drift == fleet.DriftCorrect || r.Algorithm != apply.Algorithm || a.leaves() != plan.Repeat {
 		return false, nil
 	}
 	if err := a.knowsWhatIsLeft(ctx); err != nil {
@@ -240,9 +241,9 @@ func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if a.isGone(ctx, err) {
-		return false, nil
+		return a.staysGone(), nil
 	}
-	if err != nil {
+	if a.exempt.KeepsWhole() || err != nil {
 		return false, err
 	}
 	u := &unstructured.Unstructured{Object: live}

@@ -14,16 +14,69 @@ import (
 )
 
 // unchanged reports that the module lists what it listed when the record was made, but for fields that a policy leaves as they are.
-func (a *writer) unchanged() bool {
-	if a.record.Exempt == nil && a.exempt == nil {
-		return a.desired.Is(a.record.Content)
+func (a *writer) unchanged() bool { return lists(a.record, a.desired, a.exempt) }
+
+// lists reports that a record is of what a module lists, but for fields that a policy leaves as they are. One that was to go is of nothing.
+func lists(r *apply.Record, desired *apply.Desired, exempt *plan.Exempt) bool {
+	switch {
+	case r.Content.IsZero():
+		return false
+	case r.Exempt == nil && exempt == nil:
+		return desired.Is(r.Content)
 	}
-	return a.record.Exempt.Same(a.desired, a.exempt)
+	return r.Exempt.Same(desired, exempt)
 }
 
-// handedOverAlike reports that another module hands the object over as this one lists it, which is no revision of it.
-func (a *writer) handedOverAlike() bool {
-	return a.record.From != (fleet.ModuleRef{}) && a.unchanged()
+// wasAlike reports of an object that is gone, and that a policy leaves so, that the module lists it as when it was written. Where it is known to be gone the
+// record is of the sync then.
+func (w *worker) wasAlike(it *item, rec *apply.Record, facts *plan.Facts) bool {
+	if rec.Module != w.ref || !rec.Written() || rec.Want == it.want || it.policy.Drift == fleet.DriftCorrect || !facts.Gone() {
+		return false
+	}
+	content, err := w.m.o.Contents.Object(it.entry.Digest)
+	if err != nil {
+		return false // which who makes it says
+	}
+	desired, err := apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.bound(it), w.how)
+	if err != nil || !lists(rec, desired, it.exempt) {
+		return false
+	}
+	facts.Alike = true
+	if !it.renewed && !facts.Live.Made && (facts.Live.Exists || facts.Live.Confirmed) && facts.StaysGone() {
+		w.noteAlike(rec.ID, it.want, desired.Content, w.cur.sync.Age())
+		facts.Record = &w.m.inventory.Get(rec.ID).Record
+	}
+	return true
+}
+
+// noteAlike has the record of an object be of a sync that needs no write of it.
+func (w *worker) noteAlike(id fleet.ObjectID, want, content fleet.Digest, age fleet.Age) {
+	w.m.inventory.Amend(w.ref, id, func(r *apply.Record) bool {
+		r.Record = r.At(age)
+		r.Want, r.Content = want, content
+		return true
+	})
+}
+
+// staysGone notes that an object which is gone stays so, where a policy leaves what somebody deleted and no revision is to make it.
+func (a *writer) staysGone() bool {
+	facts := plan.Facts{Record: &a.record.Record, Policy: *a.policy, Alike: true}
+	if a.renewed || !facts.StaysGone() {
+		return false
+	}
+	a.w.m.watcher.ConfirmGone(a.resource, a.namespace, a.id.Name, a.record.UID)
+	a.w.noteAlike(a.id, a.want, a.desired.Content, a.sync.Age())
+	return true
+}
+
+// leaves is the verb by which a write judges what a policy leaves of the object that the record has. Only a revision that changes the object has its way
+// with that. What is written for another reason leaves what a repeated write leaves: the object is to carry other marks or goes from one module to
+// another, or nobody knows whether the last write was carried out.
+func (a *writer) leaves() plan.Verb {
+	if (a.verb == plan.Apply || a.verb == plan.Create) && a.unchanged() {
+		return plan.Repeat
+	}
+	return a.verb
 }
 
 // leaveExempt looks what of the live object is left as it is, and lets go of it. An object that is gone, or another one, is left to the
@@ -56,11 +109,7 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 		return err
 	}
 	a.seen = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
-	verb := a.verb
-	if a.handedOverAlike() {
-		verb = plan.Repeat
-	}
-	return a.leaveLive(ctx, live, verb)
+	return a.leaveLive(ctx, live, a.leaves())
 }
 
 // knowsWhatIsLeft is an error where fields are left as they are, and the API server that answers does not know how the kind is defined now: what is live, and
@@ -103,11 +152,7 @@ func (a *writer) leaveOf(live map[string]any, verb plan.Verb) (err error) {
 // keepAsIs notes that the object that is there is what is wanted: no revision writes it.
 func (a *writer) keepAsIs(ctx context.Context) error {
 	if x := a.record.Exempt; x != nil && x.Text == a.exempt.Text && a.record.Paths != nil && a.record.Algorithm == apply.Algorithm && !a.record.Want.IsZero() {
-		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
-			r.Record, r.Content = r.At(a.sync.Age()), a.desired.Content
-			r.Want = a.want
-			return true
-		})
+		a.w.noteAlike(a.id, a.want, a.desired.Content, a.sync.Age())
 		return nil
 	}
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)

@@ -170,6 +170,7 @@ func (w *worker) decide(it *item) plan.Action {
 			facts.Record = w.marked(rec, f, facts.Live.Match)
 			it.renewed = it.renewed && (f.Terminating || f.UID != rec.UID)
 		}
+		facts.Alike = w.wasAlike(it, rec, &facts)
 	}
 	action := w.accepted(it, plan.Decide(facts))
 	if (action.Verb == plan.Skip || action.Verb == plan.Leave) && w.misjudged(rec, f) {

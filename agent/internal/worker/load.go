@@ -152,8 +152,11 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 		if err := refersTo(it, set.Bindings, w.m.o.Contents, set.Substitution); err != nil {
 			return err
 		}
-		if before := old[it.entry.ID]; before != nil && before.rare != nil {
-			it.rare = &rare{history: before.rare.history}
+		if before := old[it.entry.ID]; before != nil {
+			it.renewed = before.renewed // other values for the same revision
+			if before.rare != nil {
+				it.rare = &rare{history: before.rare.history}
+			}
 		}
 		w.items = append(w.items, it)
 	}

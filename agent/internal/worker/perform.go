@@ -106,11 +106,7 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 		return nil, a.keepAsIs(ctx)
 	}
 	if a.sameContent() {
-		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
-			r.Record = r.At(a.sync.Age())
-			r.Want, r.Content = a.want, a.desired.Content
-			return true
-		})
+		a.w.noteAlike(a.id, a.want, a.desired.Content, a.sync.Age())
 		return nil, nil
 	}
 	return a.applyAll(ctx, out)
@@ -321,10 +317,10 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		}
 		return a.create(ctx, out)
 	default:
-		if taken, err := a.takeAsChanged(ctx); taken || err != nil {
+		if err := a.reclaim(ctx); err != nil { // first, for what is ours is no drift
 			return nil, err
 		}
-		if err := a.reclaim(ctx); err != nil {
+		if taken, err := a.takeAsChanged(ctx); taken || err != nil {
 			return nil, err
 		}
 		if err := a.leaveExempt(ctx); err != nil {
