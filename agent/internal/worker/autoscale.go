@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -55,9 +56,7 @@ func (it *item) takesReplicas() bool {
 func (w *worker) noteScaled(it *item, f *watch.Fingerprint, rec *apply.Record) {
 	scaled := f != nil && f.UID == rec.UID && (f.Scaled && rec.ReplicasDiffer(f.Values) || scaledByOthers(f, rec))
 	if scaled && (!it.scaled || f.Scaled && it.takesReplicas() && it.rare.scaling.person) {
-		if it.rare != nil && it.rare.scaling != nil { // what was found out of other replicas says nothing of these
-			it.rare.scaling.ours, it.rare.scaling.asked = false, time.Time{}
-		}
+		it.leavesReplicas() // what was found out of other replicas says nothing of these
 		dirty.Poke(w.signal)
 	}
 	it.scaled = scaled
@@ -76,7 +75,7 @@ func (w *worker) rescale(ctx context.Context, now time.Time) time.Time {
 			continue
 		}
 		s.asked = now
-		w.judgeScaling(it, w.m.scalers.of(ctx, w.m, it.liveNamespace()), now)
+		w.judgeScaling(it, w.m.scalers.of(ctx, w.m, it.liveNamespace(), time.Time{}), now)
 		again = earliest(again, now.Add(w.m.o.Recheck))
 	}
 	return again
@@ -196,8 +195,11 @@ func (a *writer) leave(ctx context.Context, field []string) (bool, error) {
 }
 
 // targeted reports that an autoscaler targets the object, or that this cannot be found out.
-func (a *writer) targeted(ctx context.Context) bool {
-	list := a.w.m.scalers.of(ctx, a.w.m, a.namespace)
+func (a *writer) targeted(ctx context.Context) bool { return a.targetedSince(ctx, time.Time{}) }
+
+// targetedSince is targeted by an answer to what was asked at a time or later.
+func (a *writer) targetedSince(ctx context.Context, since time.Time) bool {
+	list := a.w.m.scalers.of(ctx, a.w.m, a.namespace, since)
 	return list.err != nil || list.target(a.id)
 }
 
@@ -218,11 +220,26 @@ func (a *writer) leaveReplicas(ctx context.Context, live map[string]any) error {
 	return err
 }
 
-// findScaler finds out whose replicas are that somebody else set since it was looked last.
-func (a *writer) findScaler(ctx context.Context) {
-	if a.scaled && a.unasked {
+// errAutoscaled is of replicas that were to be taken back, and that an autoscaler has: what it was judged by is out of date.
+var errAutoscaled = errors.New("an autoscaler has its replicas")
+
+// findScaler finds out whose replicas are that somebody else set since it was looked last. Those that are to be taken back are asked of once more
+// right before that: a hold, a lock or other objects may have kept the write waiting, and an autoscaler that was made meanwhile changes nothing, and is
+// seen in nothing, where what is there suits it.
+func (a *writer) findScaler(ctx context.Context) error {
+	switch {
+	case a.retakes && a.targetedSince(ctx, a.asOf):
+		return errAutoscaled
+	case a.scaled && a.unasked:
 		a.drop = a.targeted(ctx)
-		a.takes = !a.drop
+	}
+	return nil
+}
+
+// leavesReplicas takes note that an autoscaler has the replicas after all. The pass asks whether it still has them.
+func (it *item) leavesReplicas() {
+	if s := it.rare; s != nil && s.scaling != nil {
+		s.scaling.ours, s.scaling.asked = false, time.Time{}
 	}
 }
 
@@ -248,16 +265,16 @@ type scalers struct {
 }
 
 type scalersOf struct {
-	mu    sync.Mutex
-	asked time.Time
+	mu              sync.Mutex
+	asked, answered time.Time
 	autoscalers
 }
 
 // scalersFor is how long an answer is used.
 const scalersFor = time.Second
 
-// of are the autoscalers of a namespace. Nothing scales what is in none.
-func (s *scalers) of(ctx context.Context, m *Manager, namespace string) autoscalers {
+// of are the autoscalers of a namespace, by an answer to what was asked since. Nothing scales what is in none.
+func (s *scalers) of(ctx context.Context, m *Manager, namespace string, since time.Time) autoscalers {
 	if namespace == "" {
 		return autoscalers{}
 	}
@@ -273,14 +290,15 @@ func (s *scalers) of(ctx context.Context, m *Manager, namespace string) autoscal
 	s.mu.Unlock()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.asked.IsZero() && time.Since(x.asked) < min(scalersFor, m.o.Recheck) {
+	if !x.answered.IsZero() && !x.asked.Before(since) && time.Since(x.answered) < min(scalersFor, m.o.Recheck) {
 		return x.autoscalers
 	}
+	asked := time.Now()
 	got := listScalers(ctx, m, namespace)
 	if ctx.Err() != nil { // that is of who asks, and says nothing to others
 		return got
 	}
-	x.asked, x.autoscalers = time.Now(), got // from when it is there: of a slow API server who waits for it is told by it, too
+	x.asked, x.answered, x.autoscalers = asked, time.Now(), got // from when it is there: of a slow API server who waits for it is told by it, too
 	return got
 }
 

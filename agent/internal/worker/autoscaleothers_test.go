@@ -120,3 +120,34 @@ func TestProgramThatScalesAfterAPerson(t *testing.T) {
 		t.Error("what was judged of a program's replicas is forgotten")
 	}
 }
+
+// TestAutoscalerThatCameUnderAHold: somebody scales under a hold, and makes an autoscaler that what is there suits, so that it writes nothing. What was found out before
+// that, of a person or of a program, takes no replicas from it when the hold ends.
+func TestAutoscalerThatCameUnderAHold(t *testing.T) {
+	for by, recheck := range map[string]time.Duration{"kubectl": 0, "node-fetch": 5 * time.Second} { // which is how long a program is waited for
+		t.Run(by, func(t *testing.T) {
+			r := newRig(t)
+			r.stop()
+			r.recheck = recheck
+			r.start()
+			s := r.bundle("shop", nil, deployment("web", 1))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			held := r.again(s)
+			held.Hold = true
+			r.set([]fleet.Sync{held})
+			r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Generation == held.Generation })
+			r.scale("web", 6, by)
+			r.wait("shop", "no autoscaler was found", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftHeld })
+			r.autoscaler("web")
+			free := r.again(s)
+			r.set([]fleet.Sync{free})
+			status := r.wait("shop", "left", func(x fleet.SyncStatus) bool {
+				return x.Ready && x.Generation == free.Generation && x.States[0].Drift == fleet.DriftInSync
+			})
+			if n := r.replicas("web"); n != 6 || status.Corrections != 0 {
+				t.Errorf("%d replicas under an autoscaler that 6 suit, after %d corrections", n, status.Corrections)
+			}
+		})
+	}
+}

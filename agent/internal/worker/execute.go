@@ -25,8 +25,10 @@ type outcome struct {
 	ran      bool     // nothing was written: it ran, and is gone
 	// annotated: its annotation holds the object, which is known by now: decide once more.
 	annotated bool
-	moved     apply.Resource // where the kind is served now, if it is not any more where it was known to be
-	crd       map[string]any
+	// autoscaled: an autoscaler has the replicas that were to be taken back: decide once more.
+	autoscaled bool
+	moved      apply.Resource // where the kind is served now, if it is not any more where it was known to be
+	crd        map[string]any
 }
 
 // execute acts on items, stage by stage. It stops early when a newer target comes.
@@ -307,7 +309,10 @@ func (w *worker) settle(o outcome) {
 		it.look = true
 		return
 	}
-	if o.annotated {
+	if o.annotated || o.autoscaled {
+		if o.autoscaled {
+			it.leavesReplicas()
+		}
 		it.clear()
 		it.look = true
 		dirty.Poke(w.signal)
@@ -363,9 +368,12 @@ type order struct {
 	sync     fleet.Sync
 	policies []fleet.Policy // of the sync
 	wave     *tracedWave    // nil: it is in no trace
+	asOf     time.Time      // what the jobs are by was known then
 }
 
-func (w *worker) order() *order { return &order{sync: w.cur.sync, policies: w.policies} }
+func (w *worker) order() *order {
+	return &order{sync: w.cur.sync, policies: w.policies, asOf: time.Now()}
+}
 
 // job is what perform may know of an item: a copy, because items belong to the worker's goroutine. There are many at a
 // time.
@@ -385,7 +393,8 @@ type job struct {
 	record   *apply.Record
 	scaled   bool // leave /spec/replicas to an autoscaler
 	unasked  bool // whether there is one was not asked since somebody else set them, who is none
-	takes    bool // take them from one that does not exist any more
+	retakes  bool // it is to be taken back from who set it, for no autoscaler had it when that was asked last
+	takes    bool // and whoever set it is a program that may set it anew until then: it is taken all the same
 	print    *watch.Fingerprint
 	values   map[string]string // that the object is read with
 	hidden   []string          // those that nobody may be shown
@@ -397,7 +406,8 @@ func (w *worker) job(o *order, it *item) job {
 	j.values, j.hidden = w.bound(it), it.late.secrets()
 	j.resource = it.resource
 	j.print, _ = w.print(it)
-	j.scaled, j.takes = j.record != nil && j.print != nil && j.print.UID == j.record.UID && it.autoscaled(j.print, j.record), it.takesReplicas()
+	j.scaled, j.retakes = j.record != nil && j.print != nil && j.print.UID == j.record.UID && it.autoscaled(j.print, j.record), it.takesReplicas()
+	j.takes = j.retakes && !it.rare.scaling.person
 	j.unasked = j.scaled && !j.print.Scaled && (it.rare == nil || it.rare.scaling == nil || it.rare.scaling.asked.IsZero())
 	if j.verb.Repeats() {
 		by, hash := "", apply.Hash{}

@@ -99,6 +99,29 @@ func TestCorrectionLeavesAnAutoscalerThatCameMeanwhile(t *testing.T) {
 	}
 }
 
+// The same where what is corrected are the replicas that a person set while no autoscaler was there.
+func TestCorrectionOfAPersonsReplicasLeavesAProgramThatCameMeanwhile(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.beforeForce("/deployments/web", func() {
+		if _, err := r.res("apps/v1", "deployments", r.ns).Patch(context.Background(), "web", types.MergePatchType,
+			[]byte(`{"spec":{"replicas":7}}`), metav1.PatchOptions{FieldManager: "kube-controller-manager"}, "scale"); err != nil {
+			t.Error(err)
+		}
+	})
+	least := r.leastReplicas("web")
+	r.scale("web", 3, "kubectl")
+	r.eventually("the replicas were seen", func() bool { return least.Load() != 0 })
+	r.wait("shop", "decided", func(x fleet.SyncStatus) bool {
+		return x.Ready && x.States[0].Drift == fleet.DriftInSync && r.replicas("web") != 3
+	})
+	if n := least.Load(); n != 7 {
+		t.Errorf("there were %d replicas after a program had said 7", n)
+	}
+}
+
 // leastReplicas watches a deployment, and says how few replicas it had after it had 7; 0: it had not yet.
 func (r *rig) leastReplicas(name string) *atomic.Int64 {
 	r.t.Helper()

@@ -61,8 +61,7 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	if err != nil && (a.unsure || guard.Stack(err) != "") {
 		a.doubt()
 	}
-	if errors.Is(err, errAnnotated) {
-		out.annotated = true
+	if out.annotated, out.autoscaled = errors.Is(err, errAnnotated), errors.Is(err, errAutoscaled); out.annotated || out.autoscaled {
 		return out
 	}
 	if err != nil && (apply.Canceled(ctx, err) || errors.Is(err, errHeld) || errors.Is(err, errSuperseded)) {
@@ -121,7 +120,9 @@ func (a *writer) applyAll(ctx context.Context, out *outcome) (crd map[string]any
 	if err := a.hide(); err != nil {
 		return nil, err
 	}
-	a.findScaler(ctx)
+	if err := a.findScaler(ctx); err != nil {
+		return nil, err
+	}
 	live, err := a.write(ctx, out)
 	if err != nil || live == nil {
 		return nil, err
