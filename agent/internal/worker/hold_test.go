@@ -108,16 +108,23 @@ func (r *rig) holdTombstone(on bool) {
 }
 
 // TestLeaveKeepsTheHoldOfAStray: what the hub lists no more when the cluster is to leave with all objects is held as it was said last: the order
-// names what the hub knows to be held, and of a stray it knows nothing.
+// names what the hub knows to be held, and of a stray it knows nothing. A hub that came after the one that said so has nobody who could end that hold; and
+// where the objects are kept, a hold of them keeps nothing.
 func TestLeaveKeepsTheHoldOfAStray(t *testing.T) {
 	ref := func(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: "default", Name: name} }
-	d := desired{leave: fleet.Leave{Objects: fleet.LeaveDelete, Held: []fleet.ModuleRef{ref("named")}},
-		strays:     []fleet.Sync{{Module: ref("held"), Hold: true}, {Module: ref("object"), Held: []uint64{1}}, {Module: ref("free")}},
-		assemblage: fleet.Assemblage{Syncs: []fleet.Sync{{Module: ref("named")}, {Module: ref("ended"), Hold: true}}}}
-	got := d.targets(nil)
-	for name, want := range map[string]bool{"held": true, "object": true, "free": false, "named": true, "ended": false} {
-		if x := got[ref(name)]; x.kind != targetTombstone || x.hold != want {
-			t.Errorf("%s: held %t, want %t", name, x.hold, want)
+	for objects, held := range map[string]map[string]bool{
+		fleet.LeaveDelete: {"held": true, "object": true, "named": true},
+		fleet.LeaveKeep:   {"named": true}, // nothing goes but marks
+	} {
+		d := desired{leave: fleet.Leave{Objects: objects, Held: []fleet.ModuleRef{ref("named")}},
+			strays: []fleet.Sync{{Module: ref("held"), Hold: true, Lineage: 2}, {Module: ref("object"), Held: []uint64{1}, Lineage: 2}, {Module: ref("free"), Lineage: 2},
+				{Module: ref("former"), Hold: true, Lineage: 1}, {Module: ref("former-object"), Held: []uint64{1}, Lineage: 1}},
+			assemblage: fleet.Assemblage{Lineage: 2, Syncs: []fleet.Sync{{Module: ref("named"), Lineage: 2}, {Module: ref("ended"), Hold: true, Lineage: 2}}}}
+		got := d.targets(nil)
+		for _, name := range []string{"held", "object", "free", "named", "ended", "former", "former-object"} {
+			if x := got[ref(name)]; x.kind != targetTombstone || x.hold != held[name] {
+				t.Errorf("%s, %s: held %t, want %t", objects, name, x.hold, held[name])
+			}
 		}
 	}
 }

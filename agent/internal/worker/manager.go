@@ -313,12 +313,18 @@ func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target
 		if t.kind == targetTombstone {
 			generation, kept = t.tombstone.Generation, t.tombstone.Policies
 		}
-		hold := d.leave.Hold || slices.Contains(d.leave.Held, ref) ||
-			t.kind == targetStray && (t.sync.Hold || len(t.sync.Held) > 0) // of one that is not listed the hub may not know it
+		hold := d.leave.Hold || slices.Contains(d.leave.Held, ref) || d.holdsStray(t)
 		out[ref] = target{kind: targetTombstone, reported: generation, hold: hold, lineage: math.MaxUint64,
 			policies: t.sync.Policies, tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Lineage: math.MaxUint64, Policy: d.leaves(t.tombstone), Policies: kept}}
 	}
 	return out
+}
+
+// holdsStray reports that the hold which was said last of a module that is not listed keeps its objects: the hub may not know of it, and the order
+// cannot name it. Of what a hub before this one said, or a store that was put back, nobody is left who could end it; and where the objects are kept
+// there is nothing to hold.
+func (d *desired) holdsStray(t target) bool {
+	return t.kind == targetStray && (t.sync.Hold || len(t.sync.Held) > 0) && d.leave.Objects == fleet.LeaveDelete && t.sync.Lineage == t.lineage
 }
 
 // leaves is what becomes of a module's objects when the cluster leaves the fleet; the tombstone is the module's, or none.
