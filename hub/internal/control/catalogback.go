@@ -29,7 +29,7 @@ func (x *catalogue) older(a source.Artifact, took *storev1.CatalogTook) bool {
 	if took == nil || filesOf(a) == took.GetFiles() || !bytes.Equal(took.GetSource(), sourceOf(x.rec)) {
 		return false
 	}
-	if follow.Lower(filesOf(a), took.GetFiles()) {
+	if follow.Lower(filesOf(a), took.GetFiles(), ranged(x.rec.GetCatalog().GetSpec().GetSource())) {
 		return true
 	}
 	if then := took.GetMade(); then != nil && !a.Made.IsZero() && !a.Made.Equal(then.AsTime()) {

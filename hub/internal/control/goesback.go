@@ -48,7 +48,7 @@ func goesBack(r store.Reader, ref fleet.ModuleRef, next, before *towlinev1.Revis
 	case had != 0:
 		b.Why = goesTo(by(next), had)
 		b.Newer = dated && now.AsTime().After(then.AsTime()) && lower == ""
-	case follow.Lower(next.GetResolvedRef(), before.GetResolvedRef()):
+	case follow.Lower(next.GetResolvedRef(), before.GetResolvedRef(), ranged(next.GetSpec().GetSource())):
 		b.Why = fmt.Sprintf("the source goes back to %s, which is a lower version than that of r%d, %s", filesIn(next), before.GetNumber(), filesIn(before))
 	case dated && now.AsTime().Before(then.AsTime()):
 		b.Why = fmt.Sprintf("the source goes back to %s of %s, which is older than that of r%d, of %s", filesIn(next), now.AsTime().UTC().Format(time.RFC3339),
@@ -57,6 +57,11 @@ func goesBack(r store.Reader, ref fleet.ModuleRef, next, before *towlinev1.Revis
 		b.Why = lower
 	}
 	return b
+}
+
+// ranged reports that what the ref of a source comes to is found by a range of versions.
+func ranged(s *towlinev1.Source) bool {
+	return s.GetHelm() != nil || s.GetGit().GetRef().GetSemver() != "" || s.GetOci().GetRef().GetSemver() != ""
 }
 
 // lowerChart is how what a chart depends on goes back to a lower version, by the same range as before: its server may be behind, whatever the chart

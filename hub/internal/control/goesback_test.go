@@ -14,6 +14,7 @@ import (
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/follow"
 	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
 )
 
 // followsSecond is a follower whose module has the second commit, of noon, and had the first.
@@ -127,6 +128,16 @@ func TestFileThatIsBehindForAWhile(t *testing.T) {
 	})
 }
 
+// takesVersions has the module take the highest tag in a range.
+func (f *follower) takesVersions() {
+	rec := f.module(1)
+	rec.Module.Spec.Source.Git.Ref = &towlinev1.GitRef{Semver: ">=1"}
+	digest, err := wire.SpecDigest(rec.Module.Spec)
+	f.must(err)
+	rec.SpecDigest = digest.Bytes()
+	f.put(func(w store.Writer) { w.Put(store.ModuleKey(shop), rec) })
+}
+
 // What else comes from a server that is behind is not rolled out at its first word: a lower version in a range, without a time, and files of one ref
 // whose chart depends on what another server has.
 func TestWhatElseIsBehindForAWhile(t *testing.T) {
@@ -136,6 +147,8 @@ func TestWhatElseIsBehindForAWhile(t *testing.T) {
 	}
 	for name, tc := range map[string]struct{ first, second, behind, text, says string }{
 		"a lower version":                   {"1.4.9@sha256:a", "1.5.0@sha256:b", "1.4.2@sha256:c", "three", "lower version than that of r2"},
+		"a lower version of two parts":      {"1.4@sha1:a", "1.5@sha1:b", "1.3@sha1:c", "three", "lower version than that of r2"},
+		"a branch that is called so":        {"1.4@sha1:a", "1.5@sha1:b", "1.3@sha1:c", "three", ""},
 		"what a chart of it depends on":     {"main@sha1:1", "main@sha1:1", "main@sha1:1", "one", "which r1 had"},
 		"a higher version that is no back":  {"1.4.9@sha256:a", "1.5.0@sha256:b", "1.6.0@sha256:c", "three", ""},
 		"a lower version of a chart in it":  {"main@sha1:1 4.2.0", "main@sha1:1 4.3.0", "main@sha1:1 4.2.9", "three", "version 4.2.9 of chart web/db, on which it depends, and which is lower than that of r2, 4.3.0"},
@@ -146,6 +159,9 @@ func TestWhatElseIsBehindForAWhile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFollower(t)
+				if name == "a lower version of two parts" {
+					f.takesVersions()
+				}
 				is(f, tc.first, "one")
 				f.lives(6 * time.Minute)
 				n := len(f.begun)
