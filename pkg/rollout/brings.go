@@ -41,6 +41,21 @@ func (s *State) BringsNew(p *Plan, c fleet.Cluster, places func(revision int64) 
 	return !s.awaitsPerson(p, stage)
 }
 
+// unmatched says which clusters came since the rollout was planned, and are no members, for no stage takes them.
+func (e *explainer) unmatched() {
+	var names []fleet.ClusterName
+	for i := range e.in.Newcomers {
+		if n := &e.in.Newcomers[i]; e.p.JoinsIn(n.Cluster.Labels) < 0 && e.s.placement(&e.in, &n.Observed) == selected {
+			names = append(names, n.Cluster.Name)
+		}
+	}
+	if len(names) == 0 || e.in.overtaken() {
+		return
+	}
+	slices.Sort(names)
+	e.add(Reason{Subject: e.rollout(AboutRollout), Reason: ReasonUnmatched, Facts: &Facts{Clusters: few(names), Count: len(names)}})
+}
+
 // brings reports that a rollout which has ended gives the module to clusters that come to a stage: the older revision does not place all of them.
 func (s *State) brings(p *Plan, stage int16, places func(revision int64) bool) bool {
 	to, begun := s.catchesUp(p, stage)

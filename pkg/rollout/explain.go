@@ -57,6 +57,7 @@ func Explain(in Input) []Reason {
 	}
 	e.leavers()
 	e.pins()
+	e.unmatched()
 	if !e.s.State.Ended() {
 		e.budget()
 	}

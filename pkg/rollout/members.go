@@ -18,10 +18,12 @@ const (
 )
 
 // placement says what is known of a cluster by the placement that is in force now.
-func (d *decider) placement(o *Observed) standing {
+func (d *decider) placement(o *Observed) standing { return d.s.placement(d.in, o) }
+
+func (h *Head) placement(in *Input, o *Observed) standing {
 	out := o.Unselected
-	switch to := d.s.PlacedBy(); {
-	case !d.placed():
+	switch to := h.PlacedBy(); {
+	case !h.placed(in):
 		return unknownStanding
 	case to != 0:
 		out = o.UnselectedOlder
@@ -33,9 +35,11 @@ func (d *decider) placement(o *Observed) standing {
 }
 
 // placed reports that it is known where the placement in force has the module.
-func (d *decider) placed() bool {
-	to := d.s.PlacedBy()
-	return to == 0 && !d.in.Unplaced || to != 0 && to == d.in.Older
+func (d *decider) placed() bool { return d.s.placed(d.in) }
+
+func (h *Head) placed(in *Input) bool {
+	to := h.PlacedBy()
+	return to == 0 && !in.Unplaced || to != 0 && to == in.Older
 }
 
 // membership follows clusters that leave, come back or are forgotten; true if the record is done with.

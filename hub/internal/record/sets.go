@@ -163,7 +163,7 @@ func (at *way) placed(r store.Reader, c fleet.Cluster, has bool) bool {
 	case s.State.Ended():
 		return bringsTo(r, at.ref, at.run, at.older, c)
 	case i < 0:
-		return at.run.Plan.Strategy.LateJoiners != rollout.LateIgnore
+		return at.run.Plan.Strategy.LateJoiners != rollout.LateIgnore && at.run.Plan.JoinsIn(c.Labels) >= 0
 	}
 	return s.Record(i).State != rollout.ClusterSkipped
 }
