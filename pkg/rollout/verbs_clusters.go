@@ -56,18 +56,16 @@ func (d *decider) retryVerb(v *Verb) ([]Note, error) {
 	default:
 		return nil, refuse("%s has nothing to retry: no cluster and no gate has failed", d.p.ID)
 	}
+	answered := len(v.Clusters) == 0 // a word on one that was left out is none on those that failed
 	for _, i := range who {
 		e := memberRetried
 		if isFailed(d.s.record(i)) {
-			e = memberRetriedFailed
+			e, answered = memberRetriedFailed, true
 		}
 		d.turn(i, e, "", "")
 		d.joinsBack(i)
 	}
-	if p := d.s.Pause; p != nil && p.Reason == ReasonRollbackFailed {
-		d.s.Pause = nil
-	}
-	d.unpause(true)
+	d.unpause(answered)
 	return note(NoteAgain, Facts{Count: len(who), Total: gates, Failed: len(later), Clusters: few(later)}), nil
 }
 
