@@ -15,6 +15,7 @@ import (
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/hub/internal/store/storetest"
@@ -26,23 +27,27 @@ import (
 
 var damagedShop = fleet.ModuleRef{Project: "default", Name: "shop"}
 
+// content stands for the bundle of shop instead of the key of a record.
+const content = "content"
+
 // newDamaged is an API over a store in which one bit of the record is flipped: modules shop and other in clusters c1 and c2,
 // with rollouts shop/1 and shop/2.
 func newDamaged(t *testing.T, key string) *API {
 	t.Helper()
 	b := memory.New()
-	s := storetest.On(t, b, engine.Options{StandIn: record.StandIn})
+	s := storetest.On(t, b, engine.Options{StandIn: record.StandIn, BlobCacheBytes: 1})
 	a, err := New(Options{Store: s.As(store.API), Bundles: bundle.New(s.Blobs()), Sessions: away{}, Registry: newRegistry(t, s), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	entries := []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "a"}, Version: "v1", Digest: fleet.DigestOf([]byte("a"))}}
-	digest, content := assemble.BundleDigest(entries)
+	digest, bundled := assemble.BundleDigest(entries)
+	otherDigest, otherBundled := assemble.BundleDigest([]fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "b"}, Version: "v1", Digest: fleet.DigestOf([]byte("b"))}})
 	policies, err := wire.PolicySetContent(fleet.PolicySet{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Blobs().Put(t.Context(), content, policies); err != nil {
+	if _, err := s.Blobs().Put(t.Context(), bundled, otherBundled, policies); err != nil {
 		t.Fatal(err)
 	}
 	if _, err = s.Update(t.Context(), func(w store.Writer) error {
@@ -66,12 +71,23 @@ func newDamaged(t *testing.T, key string) *API {
 			w.Put(store.ClusterKey(c), &storev1.ClusterRecord{Joined: timestamppb.Now(), Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(c)}}})
 			w.Put(store.DesiredKey(c, damagedShop), &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: damagedShop, Generation: 2, Revision: 2,
 				Bundle: digest, Objects: 1, Policies: fleet.DigestOf(policies)})})
+			if key != content {
+				continue
+			}
+			other := fleet.ModuleRef{Project: "default", Name: "other"}
+			w.Put(store.DesiredKey(c, other), &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: other, Generation: 2, Revision: 1, Bundle: otherDigest, Objects: 1, Policies: fleet.DigestOf(policies)})})
 		}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Damage(t, b, key)
+	if key == content {
+		if _, _, err := b.Commit(t.Context(), []backend.Part{{Then: []backend.Op{{Key: "b/blobchunks/" + digest.String() + "/0000", Value: []byte("not that")}}}}); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		storetest.Damage(t, b, key)
+	}
 	if _, err := s.Barrier(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -234,6 +250,38 @@ func TestDamageOfOneRecordStopsNoList(t *testing.T) {
 				t.Errorf("holds: %v", err)
 			}
 		})
+	}
+}
+
+// TestDamagedContentStopsNoList: where the content that names the objects of a module cannot be read, its row says so, and all others are listed,
+// watched and explained.
+func TestDamagedContentStopsNoList(t *testing.T) {
+	a := newDamaged(t, content)
+	for _, f := range []*towlinev1.ObjectFilter{{}, {Kind: "ConfigMap"}, {Health: "Unknown"}} {
+		r, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Filter: f, PageSize: 10})
+		if err != nil {
+			t.Fatalf("%v: %v", f, err)
+		}
+		var got []string
+		for _, o := range r.GetObjects() {
+			got = append(got, o.GetCluster()+" "+o.GetObject().GetKind()+" "+o.GetObject().GetName()+" "+o.GetReason())
+		}
+		if want := []string{"c1 ConfigMap b ", "c1 Module shop DamagedRecord", "c2 ConfigMap b ", "c2 Module shop DamagedRecord"}; !slices.Equal(got, want) {
+			t.Fatalf("%v: %q, want %q", f, got, want)
+		}
+		if o := r.GetObjects()[1]; !strings.Contains(o.GetMessage(), "its 1 objects cannot be listed") || o.GetHealth() != "Unknown" {
+			t.Errorf("%v", o)
+		}
+	}
+	explain := func(name string) error {
+		_, err := a.ExplainObject(t.Context(), &towlinev1.ExplainObjectRequest{Cluster: "c1", Object: &towlinev1.ObjectReference{ApiVersion: "v1", Kind: "ConfigMap", Namespace: "shop", Name: name}})
+		return err
+	}
+	if err := explain("b"); err != nil {
+		t.Errorf("of another module: %v", err)
+	}
+	if err := explain("a"); !errors.Is(err, fleet.ErrCorrupt) {
+		t.Errorf("of that module: %v", err)
 	}
 }
 

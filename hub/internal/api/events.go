@@ -91,7 +91,7 @@ func (a *API) eventTargets(ctx context.Context, f *towlinev1.ObjectFilter, minRe
 			if err != nil {
 				return nil, err
 			}
-			if len(rows) == 0 {
+			if rows = slices.DeleteFunc(rows, isUnread); len(rows) == 0 {
 				continue
 			}
 			if len(rows) > maxAskedObjects {

@@ -85,7 +85,7 @@ func (a *API) oneObject(ctx context.Context, req *towlinev1.ExplainObjectRequest
 	case o.GetKind() == "" || o.GetName() == "":
 		return nil, fleet.Invalid("object", "kind and name are required")
 	}
-	rows, _, err := a.objects(ctx, &towlinev1.ObjectFilter{Cluster: req.GetCluster(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}, req.GetMinRevision())
+	rows, err := a.objectsNamed(ctx, &towlinev1.ObjectFilter{Cluster: req.GetCluster(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}, req.GetMinRevision())
 	if err != nil {
 		return nil, err
 	}

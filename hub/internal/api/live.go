@@ -21,7 +21,7 @@ const liveTimeout = 15 * time.Second
 // cluster.
 func (a *API) GetLiveObject(ctx context.Context, req *towlinev1.GetLiveObjectRequest) (*towlinev1.GetLiveObjectResponse, error) {
 	o := req.GetObject()
-	rows, _, err := a.objects(ctx, &towlinev1.ObjectFilter{Project: req.GetProject(), Module: req.GetModule(), Cluster: req.GetCluster(),
+	rows, err := a.objectsNamed(ctx, &towlinev1.ObjectFilter{Project: req.GetProject(), Module: req.GetModule(), Cluster: req.GetCluster(),
 		Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}, req.GetMinRevision())
 	if err != nil {
 		return nil, err

@@ -64,7 +64,10 @@ func drawModule(w store.Writer, x *rand.Rand, c fleet.ClusterName, ref fleet.Mod
 	if x.IntN(4) == 0 {
 		d = &storev1.DesiredRecord{Tombstone: wire.TombstoneToProto(fleet.Tombstone{Module: ref, Generation: generation, Policy: fleet.DeleteDelete})}
 	}
-	switch x.IntN(8) {
+	switch x.IntN(9) {
+	case 8: // deleted, and put again before it is gone there
+		d = &storev1.DesiredRecord{Tombstone: wire.TombstoneToProto(fleet.Tombstone{Module: ref, Generation: generation, Policy: fleet.DeleteDelete}), NextRevision: 100 + int64(x.IntN(10000)), NextGeneration: 3}
+		w.Put(store.RevisionKey(ref, d.GetNextRevision()), &storev1.RevisionRecord{Bundle: digest.Bytes(), Revision: &towlinev1.Revision{Number: d.GetNextRevision(), Objects: int32(len(entries))}})
 	case 0:
 		d.Problem, d.ProblemRevision, d.ProblemGeneration = "a binding has no value", 3, 3
 	case 1:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -211,6 +212,20 @@ func (a *API) objectsWhere(ctx context.Context, f *towlinev1.ObjectFilter, c *co
 	return rows, rev, err
 }
 
+// objectsNamed are those of objects whose names can be read. Where others may be the ones that are asked for that is the error, and not that there are
+// none.
+func (a *API) objectsNamed(ctx context.Context, f *towlinev1.ObjectFilter, minRevision int64) ([]*towlinev1.Object, error) {
+	all, _, err := a.objects(ctx, f, minRevision)
+	if err != nil {
+		return nil, err
+	}
+	named := slices.DeleteFunc(slices.Clone(all), isUnread)
+	if len(named) == 0 && len(all) > 0 {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "module %s in cluster %s: %s", all[0].GetModule(), all[0].GetCluster(), all[0].GetMessage())
+	}
+	return named, nil
+}
+
 func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, c *condition, all []record.Tracked) ([]*towlinev1.Object, error) {
 	var rows []*towlinev1.Object
 	for i := range all {
@@ -218,15 +233,11 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, c *condi
 		if f.GetRevision() != 0 && f.GetRevision() != t.Revision() && !hasExtras(*t) {
 			continue
 		}
-		listed, err := a.listedOf(ctx, *t)
+		found, err := a.rowsIn(ctx, t, f)
 		if err != nil {
 			return nil, err
 		}
-		t.ListExtras()
-		for _, row := range tracker.Rows(t.Input, listed) {
-			if !matches(f, t, row) {
-				continue
-			}
+		for _, row := range found {
 			shown := showObject(*t, row)
 			ok, err := c.holds(ctx, shown)
 			if err != nil {
@@ -238,6 +249,38 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, c *condi
 		}
 	}
 	return rows, nil
+}
+
+// rowsIn are the rows of a tracker that the filter takes. One of which the content that names its objects cannot be read has a row of its own that
+// says so, and keeps nobody from the others' (DESIGN §1.8).
+func (a *API) rowsIn(ctx context.Context, t *record.Tracked, f *towlinev1.ObjectFilter) ([]tracker.Row, error) {
+	listed, err := a.listedOf(ctx, *t)
+	if errors.Is(err, fleet.ErrCorrupt) || errors.Is(err, fleet.ErrNotFound) {
+		row := unread(t, err)
+		return slices.DeleteFunc([]tracker.Row{row}, func(tracker.Row) bool { return !suits(f, t, row) }), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.ListExtras()
+	return slices.DeleteFunc(tracker.Rows(t.Input, listed), func(row tracker.Row) bool { return !matches(f, t, row) }), nil
+}
+
+// moduleID stands for all objects of a module whose names cannot be read.
+func moduleID(name string) fleet.ObjectID {
+	group, _ := fleet.SplitAPIVersion(fleet.APIVersion)
+	return fleet.ObjectID{Group: group, Kind: "Module", Name: name}
+}
+
+func unread(t *record.Tracked, err error) tracker.Row {
+	_, version := fleet.SplitAPIVersion(fleet.APIVersion)
+	return tracker.Row{ID: moduleID(t.Module.Name), Version: version, Reason: fleet.AttentionDamaged, Message: fmt.Sprintf("its %d objects cannot be listed: %v", t.Tracker.Counts.Objects, err),
+		State: fleet.ObjectState{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Drift: fleet.DriftUnknown}}
+}
+
+// isUnread reports that a row is such a one.
+func isUnread(o *towlinev1.Object) bool {
+	return o.GetReason() == fleet.AttentionDamaged && record.ObjectOf(o.GetObject()) == moduleID(o.GetModule())
 }
 
 // listedOf are the names of the objects of a tracker.
@@ -325,10 +368,14 @@ var driftingNow = []fleet.Drift{fleet.DriftDrifted, fleet.DriftConflict, fleet.D
 
 // matches reports that the filter takes a row, before it is shown: most are not.
 func matches(f *towlinev1.ObjectFilter, t *record.Tracked, row tracker.Row) bool {
+	return takes(f, row.ID, row.Version) && suits(f, t, row)
+}
+
+// suits is that without what the object is called.
+func suits(f *towlinev1.ObjectFilter, t *record.Tracked, row tracker.Row) bool {
 	return (f.GetDrift() == "" || strings.EqualFold(f.GetDrift(), string(row.State.Drift)) ||
 		f.GetDrift() == "*" && slices.Contains(driftingNow, row.State.Drift)) &&
 		(f.GetHealth() == "" || strings.EqualFold(f.GetHealth(), string(row.State.Health))) &&
-		takes(f, row.ID, row.Version) &&
 		(f.GetReason() == "" || strings.EqualFold(f.GetReason(), row.Reason)) &&
 		(f.GetRevision() == 0 || f.GetRevision() == revisionOf(t, row))
 }

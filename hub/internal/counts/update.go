@@ -235,14 +235,16 @@ func cellOf(t record.Tracked) Cell {
 	c := Cell{Revision: t.Revision(), Generation: t.Generation(), Counts: t.Tracker.Counts, Health: t.Tracker.Health,
 		Class: tracker.Classify(t.Tracker), Fine: t.Tracker.Fine(), Written: t.Tracker.Written, Removing: t.Tracker.Removing,
 		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold() && t.Desired.GetProblem() == "", Seen: t.Input.Seen(), Held: len(t.HeldThere()),
-		Rows: int(t.Desired.GetSync().GetObjects() + t.Desired.GetSync().GetWatched()), Watched: t.Desired.GetSync().GetWatched() > 0, Unsure: t.Input.Leaving() || record.Damaged(t.Desired), Corrected: len(t.Observed.GetCorrections()) > 0,
+		Watched: t.Desired.GetSync().GetWatched() > 0, Unsure: t.Input.Leaving() || record.Damaged(t.Desired), Corrected: len(t.Observed.GetCorrections()) > 0,
 		Uncounted: !t.Tracker.Current && t.Input.Reported()}
+	if s := t.Desired.GetSync(); s != nil {
+		c.Rows, c.Bundle = int(s.GetObjects()+s.GetWatched()), record.Digest(s.GetBundle())
+	} else if t.Input.Before != nil { // what comes when the one of before is gone is listed already
+		c.Rows, c.Bundle = t.Input.Desired.Objects, t.Input.Desired.Bundle
+	}
 	if o := t.Input.Observed; o != nil && o.Extra() > 0 {
 		// One that is listed again since the report has one row, not two.
-		c.Rows, c.Extras, c.Unsure = c.Rows+o.Extra(), true, c.Unsure || t.Desired.GetSync() != nil
-	}
-	if s := t.Desired.GetSync(); s != nil {
-		c.Bundle = record.Digest(s.GetBundle())
+		c.Rows, c.Extras, c.Unsure = c.Rows+o.Extra(), true, c.Unsure || !c.Bundle.IsZero()
 	}
 	if was := t.Tracker.Then; was != nil { // a cluster had what was wanted there when it was heard
 		c.WasDrifted, c.WasFine = was.Counts.Drifted, was.Ready
