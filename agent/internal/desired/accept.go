@@ -27,7 +27,7 @@ const (
 // Fetch gets contents from the hub: zstd by digest. It may leave out what it could not get.
 type Fetch func(ctx context.Context, digests []fleet.Digest) (map[fleet.Digest][]byte, error)
 
-// Refusal is one sync or tombstone that was not taken; what was held of the module stays.
+// Refusal is one sync or tombstone that was not taken; what was held of the module stays, under the holds that the refused word says.
 type Refusal struct {
 	Module     fleet.ModuleRef
 	Generation uint64
@@ -127,11 +127,12 @@ type merger struct {
 	leftovers []fleet.Tombstone
 	finished  []fleet.ModuleRef
 	refused   []Refusal
+	holds     map[fleet.ModuleRef]hold // in what was refused
 }
 
 func (s *Store) merge(held *set, a fleet.Assemblage, invalid map[fleet.ModuleRef]error) *merger {
 	m := &merger{syncs: map[fleet.ModuleRef]fleet.Sync{}, tombstones: map[fleet.ModuleRef]fleet.Tombstone{}, invalid: invalid,
-		stray: map[fleet.ModuleRef]bool{}, floor: maps.Clone(held.floor), adopt: held.adopt, lineage: held.ahead()}
+		stray: map[fleet.ModuleRef]bool{}, holds: map[fleet.ModuleRef]hold{}, floor: maps.Clone(held.floor), adopt: held.adopt, lineage: held.ahead()}
 	s.mu.RLock()
 	m.confirmed = maps.Clone(s.confirmed)
 	s.mu.RUnlock()
@@ -167,8 +168,12 @@ func (m *merger) sync(x fleet.Sync) {
 		m.taken = append(m.taken, x)
 		return
 	}
+	m.refuseSync(x, code, message)
+}
+
+func (m *merger) refuseSync(x fleet.Sync, code, message string) {
 	m.refuse(x.Module, x.Generation, code, message)
-	m.keep(x.Module)
+	m.heed(x.Module, hold{All: x.Hold, Objects: x.Held})
 }
 
 func (m *merger) judgeSync(x fleet.Sync) (code, message string) {
@@ -200,21 +205,25 @@ func (m *merger) tombstone(x fleet.Tombstone) {
 	dead, isDead := m.tombstones[x.Module]
 	switch {
 	case m.invalid[x.Module] != nil:
-		m.refuse(x.Module, x.Generation, CodeUndecodable, m.invalid[x.Module].Error())
-		m.keep(x.Module)
+		m.refuseTombstone(x, CodeUndecodable, m.invalid[x.Module].Error())
 	case isHeld && x.Age().Compare(held.Age()) <= 0:
-		m.refuse(x.Module, x.Generation, CodeStale, fmt.Sprintf("the tombstone's generation %d is not newer than %d, which is held", x.Generation, held.Generation))
-		m.keep(x.Module)
+		m.refuseTombstone(x, CodeStale, fmt.Sprintf("the tombstone's generation %d is not newer than %d, which is held", x.Generation, held.Generation))
 	case isDead && x.Age().Compare(dead.Age()) < 0:
-		m.refuse(x.Module, x.Generation, CodeStale, fmt.Sprintf("the tombstone's generation %d is older than %d, which is held", x.Generation, dead.Generation))
-		m.keep(x.Module)
+		m.refuseTombstone(x, CodeStale, fmt.Sprintf("the tombstone's generation %d is older than %d, which is held", x.Generation, dead.Generation))
 	default:
 		m.dead = append(m.dead, x)
 	}
 }
 
+func (m *merger) refuseTombstone(x fleet.Tombstone, code, message string) {
+	m.refuse(x.Module, x.Generation, code, message)
+	m.heed(x.Module, hold{All: x.Hold})
+}
+
+// refuse takes nothing of a module, and leaves it as it is held.
 func (m *merger) refuse(module fleet.ModuleRef, generation uint64, code, message string) {
 	m.refused = append(m.refused, Refusal{Module: module, Generation: generation, Code: code, Message: message})
+	m.keep(module)
 }
 
 // keep leaves a module as it is held, if it is.
@@ -257,8 +266,7 @@ func (m *merger) apply(problems map[fleet.ModuleRef]problem) {
 	m.taken = slices.DeleteFunc(m.taken, func(x fleet.Sync) bool {
 		p, bad := problems[x.Module]
 		if bad {
-			m.refuse(x.Module, x.Generation, p.code, p.message)
-			m.keep(x.Module)
+			m.refuseSync(x, p.code, p.message)
 		}
 		return bad
 	})
@@ -277,6 +285,7 @@ func (m *merger) result(held *set, a fleet.Assemblage, from Lineage) *set {
 		next.highWater = max(held.highWater, a.Generation)
 	}
 	next.strays, next.leftovers, next.refused, next.unasked = m.strays, m.leftovers, m.untaken(a), m.unasked(held)
+	next.holds = m.remaining(held.holds, a)
 	slices.SortFunc(next.strays, func(x, y fleet.Sync) int { return compareModules(x.Module, y.Module) })
 	slices.SortFunc(next.leftovers, func(x, y fleet.Tombstone) int { return compareModules(x.Module, y.Module) })
 	for _, x := range slices.Concat(m.taken, m.lastGood) {

@@ -90,6 +90,8 @@ type set struct {
 	// floor is the generation of each module's last tombstone that was carried out and forgotten.
 	floor    map[fleet.ModuleRef]uint64
 	previous []fleet.Digest
+	// holds are those in what was refused; nil: there is none.
+	holds map[fleet.ModuleRef]hold
 	// unasked are the modules of which people's words came with the first word of the lineage.
 	unasked words
 	frozen  string
@@ -224,9 +226,10 @@ func (s *set) held() Held {
 			func(x, y fleet.Tombstone) int { return compareModules(x.Module, y.Module) })
 		a.Digest = assemble.Digest(a)
 	}
+	a, strays := s.underHolds(a, s.strays)
 	a.Refused = s.refused
 	a.Lineage = s.ahead() // nothing is deleted for a lineage that a new join has ended
-	return Held{Assemblage: a, Strays: s.strays, Lineage: s.lineage, Hubs: s.hubs(), Frozen: s.frozen, Behind: s.behind, Leaving: s.leaving}
+	return Held{Assemblage: a, Strays: strays, Lineage: s.lineage, Hubs: s.hubs(), Frozen: s.frozen, Behind: s.behind, Leaving: s.leaving}
 }
 
 // Position is what the hello says: where the agent stands. The digest is none when contents are missing, so that the hub

@@ -43,6 +43,7 @@ type record struct {
 	LeaveHeld   []string          `json:"leaveHeld,omitempty"`
 	Packs       [][]byte          `json:"packs,omitempty"`
 	Refused     []string          `json:"refused,omitempty"`
+	Holds       map[string]hold   `json:"holds,omitempty"`     // in what was refused
 	Unasked     []string          `json:"unasked,omitempty"`   // words: confirms
 	Unordered   []string          `json:"unordered,omitempty"` // and orders
 }
@@ -61,7 +62,7 @@ func writeSet(ctx context.Context, state State, s *set) error {
 func encodeSet(s *set) ([]byte, error) {
 	kept := assemble.Build(append([]fleet.Sync(nil), s.strays...), append([]fleet.Tombstone(nil), s.leftovers...), false, 0)
 	r := record{Schema: schema, HubID: s.lineage.HubID, Incarnation: s.lineage.Incarnation, Past: s.past, Older: s.older(), Join: s.join,
-		Adopt: s.adopt, HighWater: s.highWater, Frozen: s.frozen, Behind: s.behind, Leaving: s.leaving.Objects, LeaveHold: s.leaving.Hold, Floor: map[string]uint64{}}
+		Adopt: s.adopt, HighWater: s.highWater, Frozen: s.frozen, Behind: s.behind, Leaving: s.leaving.Objects, LeaveHold: s.leaving.Hold, Floor: map[string]uint64{}, Holds: map[string]hold{}}
 	var err error
 	if r.Listed, err = proto.Marshal(wire.IndexFromAssemblage(s.listed)); err != nil {
 		return nil, fmt.Errorf("desired: %w", err)
@@ -77,6 +78,9 @@ func encodeSet(s *set) ([]byte, error) {
 	}
 	for m, generation := range s.floor {
 		r.Floor[m.String()] = generation
+	}
+	for m, x := range s.holds {
+		r.Holds[m.String()] = x
 	}
 	for _, m := range s.unasked.confirms {
 		r.Unasked = append(r.Unasked, m.String())
@@ -141,6 +145,9 @@ func decodeSet(raw []byte) (*set, error) {
 			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
 		}
 		s.floor[m] = generation
+	}
+	if s.holds, err = holdsFrom(r.Holds); err != nil {
+		return nil, err
 	}
 	if s.unasked.confirms, err = modules(r.Unasked); err != nil {
 		return nil, err
@@ -217,6 +224,21 @@ func modules(names []string) (out []fleet.ModuleRef, err error) {
 			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
 		}
 		out = append(out, m)
+	}
+	return out, nil
+}
+
+func holdsFrom(names map[string]hold) (map[fleet.ModuleRef]hold, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	out := make(map[fleet.ModuleRef]hold, len(names))
+	for name, x := range names {
+		m, err := fleet.ParseModuleRef(name)
+		if err != nil {
+			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
+		}
+		out[m] = x
 	}
 	return out, nil
 }
