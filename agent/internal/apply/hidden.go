@@ -2,7 +2,6 @@ package apply
 
 import (
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -197,45 +196,6 @@ func (h Hidden) Scrub(text string) string {
 	}
 	if cut {
 		text, hide = text[:maxScrubbed-stretch], hide[:maxScrubbed-stretch] // the rest may begin a value
-	}
-	return masked(text, hide)
-}
-
-// Scrubber is made for much text: it does what Scrub does, and leaves all of a text.
-type Scrubber struct {
-	short []string
-	parts map[uint64]struct{} // every part of a value that may not stand in a text
-}
-
-// Scrubber of the values.
-func (h Hidden) Scrubber() Scrubber {
-	s := Scrubber{parts: map[uint64]struct{}{}}
-	for _, form := range h.forms {
-		if len(form) < stretch {
-			s.short = append(s.short, form)
-			continue
-		}
-		for i := 0; i+stretch <= len(form); i++ {
-			s.parts[binary.LittleEndian.Uint64([]byte(form[i:i+stretch]))] = struct{}{}
-		}
-	}
-	return s
-}
-
-// Scrub puts fleet.Masked in place of what is hidden.
-func (s Scrubber) Scrub(text string) string {
-	hide := make([]bool, len(text))
-	raw := []byte(text)
-	for i := 0; i+stretch <= len(raw); i++ {
-		if _, known := s.parts[binary.LittleEndian.Uint64(raw[i:])]; known {
-			hideAt(hide, i, stretch)
-		}
-	}
-	for _, form := range s.short {
-		markWhole(text, form, hide)
-	}
-	if !slices.Contains(hide, true) {
-		return text
 	}
 	return masked(text, hide)
 }

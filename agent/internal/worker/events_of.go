@@ -69,7 +69,7 @@ func (m *Manager) Events(ctx context.Context, ref fleet.ModuleRef, only []fleet.
 	slices.SortStableFunc(out, func(a, b fleet.ClusterEvent) int { return a.Last.Compare(b.Last) })
 	omitted = max(0, len(out)-limit)
 	out = out[omitted:]
-	hidden := m.hiddenInModule(ref)
+	hidden := m.hiddenAbout(ref)
 	for i := range out {
 		out[i].Message = hidden.scrub(out[i].Message)
 	}

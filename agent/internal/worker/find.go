@@ -333,10 +333,12 @@ func (f *finder) find(ctx context.Context, res apply.Resource, o *metav1.Partial
 	}
 	r := &apply.Record{Record: plan.Record{ID: id, Version: res.Version, Module: ref, State: plan.Intent, Found: true, Revision: plan.RevisionUnknown, Aggregated: f.m.mapper.Aggregated(res)}}
 	waits, found := f.m.inventory.Find(r)
+	if rec := f.m.inventory.Get(id); rec != nil && rec.Module == ref && !rec.Written() {
+		f.m.lasts.found(ref)
+	}
 	if !found {
 		return nil
 	}
-	f.m.lasts.found(ref)
 	f.mu.Lock()
 	f.found++
 	f.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -21,6 +22,8 @@ const lastsName = "binding-values"
 type lastValue struct {
 	Value  string `json:"value"`
 	Secret bool   `json:"secret,omitempty"`
+	// Until is when it is forgotten, as Unix milliseconds, of one that was replaced.
+	Until int64 `json:"until,omitempty"`
 }
 
 // lasts keeps over restarts what bindings read last, so that a source which is gone takes nothing with it. They lie encrypted in the state.
@@ -31,6 +34,7 @@ type lasts struct {
 	mu      sync.Mutex
 	of      map[string]map[string]lastValue // by module, and by what was read
 	changed bool
+	version uint64              // counts changes of what nobody may be shown
 	lost    bool                // nothing could be read at the start
 	saving  *semaphore.Weighted // taken while the state is written: who waits for that waits no longer than its context
 }
@@ -91,7 +95,7 @@ func (l *lasts) found(ref fleet.ModuleRef) {
 
 // searched says that the search has found all that there is.
 func (l *lasts) searched(ctx context.Context) error {
-	l.retain(fleet.ModuleRef{}, func(string) bool { return false })
+	l.retain(fleet.ModuleRef{}, func(key string) bool { return key != lostKey })
 	return l.save(ctx)
 }
 
@@ -137,8 +141,15 @@ func (l *lasts) put(ref fleet.ModuleRef, key string, v lastValue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	module := ref.String()
-	if old, ok := l.of[module][key]; ok && old == v {
+	old := l.of[module][key]
+	if _, ok := l.of[module][key]; ok && old == v {
 		return
+	}
+	if old.Value != v.Value {
+		l.dismiss(old)
+	}
+	if v.Secret {
+		l.version++
 	}
 	if l.of == nil {
 		l.of = map[string]map[string]lastValue{}
@@ -147,6 +158,59 @@ func (l *lasts) put(ref fleet.ModuleRef, key string, v lastValue) {
 		l.of[module] = map[string]lastValue{}
 	}
 	l.of[module][key], l.changed = v, true
+}
+
+// replacedKey begins the keys of what was replaced.
+const replacedKey = "replaced "
+
+// dismiss has a secret value that is not in force any more hidden for a time. l.mu is held.
+func (l *lasts) dismiss(v lastValue) {
+	if !v.Secret || v.Value == "" {
+		return
+	}
+	if l.of == nil {
+		l.of = map[string]map[string]lastValue{}
+	}
+	none := fleet.ModuleRef{}.String()
+	if l.of[none] == nil {
+		l.of[none] = map[string]lastValue{}
+	}
+	l.of[none][replacedKey+v.Value] = lastValue{Value: v.Value, Secret: true, Until: time.Now().Add(replacedFor).UnixMilli()}
+	l.changed = true
+	l.version++
+}
+
+// replaced has values hidden for a time that no object has any more.
+func (l *lasts) replaced(values []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, v := range values {
+		l.dismiss(lastValue{Value: v, Secret: true})
+	}
+}
+
+// hidden is what nobody may be shown of all modules. What was replaced long ago is forgotten.
+func (l *lasts) hidden(now time.Time) (out []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, module := range l.of {
+		for key, v := range module {
+			switch {
+			case v.Until > 0 && v.Until <= now.UnixMilli():
+				delete(module, key)
+				l.changed = true
+			case v.Secret && v.Value != "":
+				out = append(out, v.Value)
+			}
+		}
+	}
+	return out
+}
+
+func (l *lasts) hiddenVersion() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.version
 }
 
 // has reports that there is anything of a module.
@@ -163,7 +227,9 @@ func (l *lasts) retain(ref fleet.ModuleRef, keep func(key string) bool) {
 	module := ref.String()
 	for key := range l.of[module] {
 		if !keep(key) {
+			gone := l.of[module][key]
 			delete(l.of[module], key)
+			l.dismiss(gone)
 			l.changed = true
 		}
 	}

@@ -42,11 +42,10 @@ func (m *Manager) Logs(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuer
 	if err != nil {
 		return nil, 0, err
 	}
-	hidden := m.hiddenInLogs(of)
+	hidden := m.hiddenAbout(of)
 	if hidden.all {
 		return nil, 0, fleet.Errorf(fleet.ErrPrecondition, "%s: its logs are not shown: which values of secrets module %s has put into the cluster cannot be read from the agent's state, until it is applied anew", e.ID, of.Display())
 	}
-	scrub := apply.HiddenValues(hidden.values).Scrubber()
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	omitted = max(0, len(pods)-maxLogPods)
 	pods = pods[:len(pods)-omitted]
@@ -55,7 +54,7 @@ func (m *Manager) Logs(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuer
 	g.SetLimit(logsAtOnce)
 	for i := range pods {
 		g.Go(func() error {
-			out[i] = m.logOf(ctx, &pods[i], q, q.Bytes/len(pods), scrub)
+			out[i] = m.logOf(ctx, &pods[i], q, q.Bytes/len(pods), hidden)
 			return ctx.Err()
 		})
 	}
@@ -63,13 +62,13 @@ func (m *Manager) Logs(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuer
 }
 
 // logOf reads one log. That it cannot be read is said of the pod.
-func (m *Manager) logOf(ctx context.Context, p *corev1.Pod, q fleet.LogQuery, most int, hidden apply.Scrubber) fleet.PodLog {
+func (m *Manager) logOf(ctx context.Context, p *corev1.Pod, q fleet.LogQuery, most int, hidden hides) fleet.PodLog {
 	out := fleet.PodLog{LogCursor: fleet.LogCursor{Pod: p.Name, UID: string(p.UID)}, Container: containerOf(p, q.Container)}
 	before := q.After[out.UID]
 	out.At = before.At
 	text, cut, err := m.client.Log(ctx, p.Namespace, p.Name, apply.LogRequest{Container: out.Container, Tail: q.Tail, Since: q.Since, After: before.At, Previous: q.Previous, Bytes: most})
 	if err != nil {
-		out.Error = hidden.Scrub(fmt.Sprintf("pod %s, container %s: %v", p.Name, out.Container, err))
+		out.Error = hidden.scrub(fmt.Sprintf("pod %s, container %s: %v", p.Name, out.Container, err))
 		return out
 	}
 	out.Cut = cut
@@ -87,7 +86,7 @@ func (m *Manager) logOf(ctx context.Context, p *corev1.Pod, q fleet.LogQuery, mo
 		if q.Timestamps {
 			out.Data = append(out.Data, line[:len(line)-len(rest)]...)
 		}
-		out.Data = append(out.Data, hidden.Scrub(string(rest))...)
+		out.Data = append(out.Data, hidden.scrub(string(rest))...)
 	}
 	return out
 }

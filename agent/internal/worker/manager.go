@@ -63,6 +63,7 @@ type Manager struct {
 	hubs     hubs
 	lasts    lasts
 	sealed   sealed
+	veil     veil
 	secrets  received
 
 	mu      sync.Mutex

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -23,118 +24,135 @@ const hidingPurpose = "object-secrets"
 
 // hides are the values that nobody may be shown.
 type hides struct {
-	values []string
+	// known are those of all modules: what one brings, an object of another one may use, and a controller quote. nil: there are none.
+	known  *apply.Scrubber
+	values []string // others beside them
 	// all: what the values are cannot be told, so that nothing is shown.
 	all bool
 }
 
-// hidden is what an object may have that nobody may be shown, as it goes to who may see what a module is told. What another module put into
-// it is not theirs either. The object may be named by the namespace in which the module lists it, though its kind has none.
-func (m *Manager) hidden(ref fleet.ModuleRef, id fleet.ObjectID) hides {
-	h := hides{values: m.lasts.secrets(ref)}
+// hidden is what an object may have that nobody may be shown. The object may be named by the namespace in which the module lists it, though its
+// kind has none.
+func (m *Manager) hidden(id fleet.ObjectID) hides {
+	h := hides{known: m.veil.of(m, time.Now())}
+	rec := m.recordOf(id)
+	h.all = rec != nil && m.sealed.open(m, rec.Hidden).all
+	return h
+}
+
+func (m *Manager) recordOf(id fleet.ObjectID) *apply.Record {
 	rec := m.inventory.Get(id)
 	if rec == nil && id.Namespace != "" {
 		rec = m.inventory.Get(bare(id))
 	}
-	if rec == nil {
-		return h
-	}
-	if rec.Module != ref {
-		h.values = append(h.values, m.lasts.secrets(rec.Module)...)
-	}
-	return h.and(m.sealed.open(m, rec.Hidden))
+	return rec
+}
+
+// hiddenIn is what the fields of an object may have that nobody may be shown. What was put into one is not known that is known by its marks only, or
+// was there before the agent lost its record of it, until it is written.
+func (m *Manager) hiddenIn(id fleet.ObjectID) hides {
+	h, rec := m.hidden(id), m.recordOf(id)
+	h.all = h.all || rec != nil && (rec.Found || !rec.Written() && m.lasts.lacks(rec.Module))
+	return h
 }
 
 // hidden is Manager.hidden for what the worker tells.
-func (w *worker) hidden(id fleet.ObjectID) hides { return w.m.hidden(w.ref, id) }
+func (w *worker) hidden(id fleet.ObjectID) hides { return w.m.hidden(id) }
 
-// hiddenInModule is what all objects of a module may have.
-func (m *Manager) hiddenInModule(ref fleet.ModuleRef) hides {
-	h := hides{values: m.lasts.secrets(ref)}
+// hiddenAbout is what the cluster may say of all objects of a module, and of what belongs to them.
+func (m *Manager) hiddenAbout(ref fleet.ModuleRef) hides {
+	h := hides{known: m.veil.of(m, time.Now())}
 	for _, rec := range m.inventory.Module(ref) {
-		h = h.and(m.sealed.open(m, rec.Hidden))
+		h.all = h.all || m.sealed.open(m, rec.Hidden).all
 	}
 	return h
 }
 
-// hiddenInLogs is what the agent knows of the secrets of all modules: a pod of one may use what another one brought. Where that of the
-// pod's own module cannot be told, nothing is shown.
-func (m *Manager) hiddenInLogs(of fleet.ModuleRef) hides {
-	var out hides
-	for _, ref := range m.inventory.Modules() {
-		h := m.hiddenInModule(ref)
-		h.all = h.all && ref == of
-		out = out.and(h)
+// with are the values, and others beside them.
+func (h hides) with(values []string) hides {
+	h.values = union(h.values, values)
+	return h
+}
+
+func (h hides) none() bool { return !h.all && h.known == nil && len(h.values) == 0 }
+
+// scrubbers are what finds the values.
+func (h hides) scrubbers() (out []*apply.Scrubber) {
+	if h.known != nil {
+		out = append(out, h.known)
+	}
+	if len(h.values) > 0 {
+		out = append(out, apply.HiddenValues(h.values).Scrubber())
 	}
 	return out
 }
 
-func (h hides) and(o hides) hides {
-	switch { // as for nearly all objects
-	case o.none():
-		return h
-	case h.none():
-		return o
-	}
-	return hides{values: union(h.values, o.values), all: h.all || o.all}
-}
-
-func (h hides) none() bool { return !h.all && len(h.values) == 0 }
-
 // in reports that one of the texts holds a value, or a part of one.
 func (h hides) in(texts ...string) bool {
-	if h.none() {
-		return false
-	}
-	hidden := apply.HiddenValues(h.values)
-	return h.all || slices.ContainsFunc(texts, func(text string) bool { return hidden.Scrub(text) != text })
+	return h.all || slices.ContainsFunc(h.scrubbers(), func(s *apply.Scrubber) bool {
+		return slices.ContainsFunc(texts, func(text string) bool { return !s.Shows(text) })
+	})
 }
 
 // scrub is a text of the cluster as people may read it.
 func (h hides) scrub(text string) string {
-	switch {
-	case h.none(), text == "":
-		return text
-	case h.all:
+	if h.all && text != "" {
 		return fleet.Masked
 	}
-	return apply.HiddenValues(h.values).Scrub(text)
+	for _, s := range h.scrubbers() {
+		text = s.Scrub(text)
+	}
+	return text
 }
 
 // clean is an answer of the API server as people may read it.
 func (h hides) clean(err error) error {
-	switch {
-	case h.none():
-		return err
-	case h.all:
+	if h.all {
 		return apply.Withheld(err)
 	}
-	return apply.HiddenValues(h.values).Clean(err)
+	for _, s := range h.scrubbers() {
+		err = s.Clean(err)
+	}
+	return err
 }
 
-// conceal masks the values in a live object. In a status it masks parts of values as well: controllers quote them cut short.
+// conceal masks the values in a live object. In a status it masks parts of values as well: controllers quote them cut short. Names are shown.
 func (h hides) conceal(object map[string]any) {
 	if h.none() {
 		return
 	}
-	hidden := apply.HiddenValues(h.values)
+	hidden := h.scrubbers()
 	whole := func(text string) string {
-		if h.all || hidden.In(text) {
+		if h.all || slices.ContainsFunc(hidden, func(s *apply.Scrubber) bool { return s.In(text) }) {
 			return fleet.Masked
 		}
 		return text
 	}
 	for _, field := range slices.Sorted(maps.Keys(object)) {
-		switch metadata, _ := object["metadata"].(map[string]any); {
+		switch {
 		case field == "apiVersion", field == "kind":
-		case field == "metadata" && h.all:
-			for _, in := range []string{"labels", "annotations"} {
-				metadata[in] = concealed(metadata[in], whole)
-			}
+		case field == "metadata":
+			h.concealMetadata(object[field], whole)
 		case field == "status" && !h.all:
-			object[field] = concealed(object[field], hidden.Scrubber().Scrub)
+			object[field] = concealed(object[field], h.scrub)
 		default:
 			object[field] = concealed(object[field], whole)
+		}
+	}
+}
+
+// concealMetadata leaves what says which object it is.
+func (h hides) concealMetadata(v any, whole func(string) string) {
+	metadata, _ := v.(map[string]any)
+	for field := range metadata {
+		switch field {
+		case "name", "namespace", "uid":
+		case "labels", "annotations":
+			metadata[field] = concealed(metadata[field], whole)
+		default:
+			if !h.all {
+				metadata[field] = concealed(metadata[field], whole)
+			}
 		}
 	}
 }
@@ -190,15 +208,17 @@ func (m *Manager) knows() error {
 	return nil
 }
 
-// Conceal masks in a live object what a module put into it that nobody may be shown.
+// Conceal masks in a live object what nobody may be shown: also in one that a module only watches or reads, for a controller may quote a value
+// there.
 func (m *Manager) Conceal(id fleet.ObjectID, object map[string]any) error {
 	if err := m.knows(); err != nil {
 		return err
 	}
 	id.Namespace = (&unstructured.Unstructured{Object: object}).GetNamespace()
-	if rec := m.inventory.Get(id); rec != nil {
-		m.hidden(rec.Module, id).conceal(object)
+	if why := m.searching(); why != "" && m.inventory.Get(id) == nil {
+		return fleet.Errorf(fleet.ErrUnavailable, "%s: the agent does not know yet whether a module has put values into it that may not be shown: %s; ask again", id, why)
 	}
+	m.hiddenIn(id).conceal(object)
 	return nil
 }
 
@@ -239,11 +259,15 @@ func (a *writer) noteHidden(live map[string]any, r *apply.Record) error {
 	values := a.hidden
 	if old := a.w.m.inventory.Get(a.id); old != nil {
 		before = old.Hidden
+		var gone []string
 		for _, v := range a.w.m.sealed.open(a.w.m, before).values {
 			if holds(live, apply.HiddenValues([]string{v})) {
 				values = union(values, []string{v})
+			} else {
+				gone = append(gone, v)
 			}
 		}
+		a.w.m.lasts.replaced(gone)
 	}
 	sealed, err := a.w.m.sealed.seal(a.w.m, values, before)
 	if err != nil {
@@ -330,6 +354,7 @@ func (s *sealed) seal(m *Manager, values []string, before []byte) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
+	m.veil.add(values)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keep(data, hides{values: values})

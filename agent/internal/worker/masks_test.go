@@ -336,10 +336,10 @@ func TestWhatIsHiddenCannotBeRead(t *testing.T) {
 	if got := r.shown("uses"); strings.Contains(got, canary) || !strings.Contains(got, `"name":"uses"`) {
 		t.Errorf("shown: %s", got)
 	}
-	if h := r.m.hiddenInLogs(s.Module); !h.all {
+	if h := r.m.hiddenAbout(s.Module); !h.all {
 		t.Error("logs of the module are told")
 	}
-	if h := r.m.hiddenInLogs(fleet.ModuleRef{Project: "default", Name: "other"}); h.all {
+	if h := r.m.hiddenAbout(fleet.ModuleRef{Project: "default", Name: "other"}); h.all {
 		t.Error("logs of another module are not told")
 	}
 	r.sends(map[string]map[string]string{"db": {"password": canary}})

@@ -428,7 +428,7 @@ func fieldsOf(a *writer, live, answer map[string]any) []fleet.FieldChange {
 // masked are changes as people may see them.
 func (a *writer) masked(list []apply.Differs) (out []fleet.FieldChange) {
 	for _, d := range list {
-		shows := a.shows() && !a.w.hidden(a.liveID()).in(d.Live, d.Want)
+		shows := a.shows() && !a.w.m.hiddenIn(a.liveID()).in(d.Live, d.Want)
 		c := fleet.FieldChange{Field: d.Pointer, Live: d.Live, Want: d.Want}
 		if !shows && c.Live != "" {
 			c.Live = fleet.Masked

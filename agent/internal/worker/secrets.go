@@ -16,7 +16,7 @@ func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectI
 	if errors.As(err, &known) {
 		return known
 	}
-	err = w.hidden(id).and(hides{values: hidden}).clean(err)
+	err = w.hidden(id).with(hidden).clean(err)
 	told := apply.Explain(id, err)
 	if !apply.Answered(err) || apply.NotAllowed(err) || r.Resource == "" {
 		return told

@@ -1,0 +1,170 @@
+package worker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// bindsPW is a module that puts the password of the hub's secret db into a ConfigMap.
+func (r *rig) bindsPW(module, name string) fleet.Sync {
+	return r.binding(r.bundle(module, nil, configMap(name, `url: "db://u:${PW}@db"`)), fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}})
+}
+
+// says has an Event stand about an object.
+func (r *rig) saysOf(name, message string) {
+	r.t.Helper()
+	r.create("v1", "events", r.ns, map[string]any{"apiVersion": "v1", "kind": "Event", "metadata": map[string]any{"name": fmt.Sprintf("%s.%d", name, time.Now().UnixNano()), "namespace": r.ns},
+		"involvedObject": map[string]any{"kind": "ConfigMap", "namespace": r.ns, "name": name, "uid": string(r.uidOf("v1", "configmaps", name))},
+		"reason":         "Refused", "type": "Warning", "message": message})
+}
+
+// told are the messages of the Events about a module.
+func (r *rig) told(s fleet.Sync) string {
+	r.t.Helper()
+	list, _, err := r.m.Events(r.t.Context(), s.Module, nil, 100)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	text, _ := json.Marshal(list)
+	return string(text)
+}
+
+// TestSecretInAWatchedObjectIsConcealed: a module watches an object that somebody else makes, as an operator does of what the module brings. It
+// repeats a value that the module binds; so does one of another module.
+func TestSecretInAWatchedObjectIsConcealed(t *testing.T) {
+	r := newRig(t)
+	const canary = "canary-watched-1a2b"
+	s := r.bindsPW("creds", "uses")
+	r.sends(map[string]map[string]string{"db": {"password": canary}})
+	web := r.bundle("web", nil, configMap("web", `k: v`))
+	r.set([]fleet.Sync{s, web})
+	r.ready(s)
+	r.ready(web)
+	r.source("ConfigMap", "made", `data: {said: "cannot dial db://u:`+canary+`@db"}`)
+	r.patch("v1", "configmaps", "web", "operator", `{"data":{"said":"cannot dial db://u:`+canary+`@db"}}`)
+	for _, name := range []string{"made", "web"} {
+		if got := r.shown(name); strings.Contains(got, canary) || !strings.Contains(got, `"name":"`+name+`"`) {
+			t.Errorf("shown: %s", got)
+		}
+	}
+}
+
+// TestSecretsOfWhatWasFoundAreConcealed: the state goes, and the hub cannot tell the value of a secret any more. What the objects have that are
+// found is not known, and before they are, it is not known that there is anything.
+func TestSecretsOfWhatWasFoundAreConcealed(t *testing.T) {
+	r := newRig(t)
+	const canary = "canary-found-1a2b"
+	s := r.bindsPW("shop", "uses")
+	r.sends(map[string]map[string]string{"db": {"password": canary}})
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.blind("configmaps")
+	r.loseState()
+	r.eventually("begun", func() bool { return r.m.knows() == nil })
+	id := fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "uses"}
+	if err := r.m.Conceal(id, r.get("v1", "configmaps", "uses").Object); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("%v; the object is told before it is found", err)
+	}
+	r.count.upset(nil)
+	<-r.m.secrets.loaded
+	use, err := r.m.Secrets(t.Context(), []Sealed{{Project: "default", Name: "db", Problem: "secret db cannot be read"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	use(func() {})
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "waits", func(x fleet.SyncStatus) bool { return strings.Contains(x.Message, "cannot be read") })
+	r.eventually("searched", func() bool { return r.m.searching() == "" })
+	if got := r.shown("uses"); strings.Contains(got, canary) || !strings.Contains(got, `"name":"uses"`) {
+		t.Errorf("shown: %s", got)
+	}
+	r.sends(map[string]map[string]string{"db": {"password": "canary-later-1a2b"}})
+	r.ready(s)
+	if got := r.shown("uses"); !strings.Contains(got, `"url":"***"`) {
+		t.Errorf("shown: %s", got)
+	}
+}
+
+// TestEventsDoNotTellASecretOfAnotherModule: one module brings a value, the object of another one uses it, and an Event about that quotes it. So
+// does one from before the value was replaced, also after a restart.
+func TestEventsDoNotTellASecretOfAnotherModule(t *testing.T) {
+	r := newRig(t)
+	const before, after = "canary-event-1a2b", "other-value-9z8y"
+	creds, web := r.bindsPW("creds", "uses"), r.bundle("web", nil, configMap("web", `k: v`))
+	r.sends(map[string]map[string]string{"db": {"password": before}})
+	r.set([]fleet.Sync{creds, web})
+	r.ready(creds)
+	r.ready(web)
+	r.saysOf("web", "cannot dial db://u:"+before+"@db")
+	is := func(when string) {
+		t.Helper()
+		if got := r.told(web); strings.Contains(got, before) || strings.Contains(got, after) || !strings.Contains(got, "cannot dial") {
+			t.Errorf("%s: %s", when, got)
+		}
+	}
+	is("in force")
+	r.sends(map[string]map[string]string{"db": {"password": after}})
+	r.eventually("replaced", func() bool { return strings.Contains(r.data("uses", "url"), after) })
+	r.ready(creds)
+	r.saysOf("web", "cannot dial db://u:"+after+"@db")
+	is("replaced")
+	r.restart()
+	r.m.Set(r.current, nil)
+	r.eventually("begun", func() bool { return r.m.knows() == nil })
+	is("after a restart")
+	r.set([]fleet.Sync{web})
+	r.wait("creds", "stray", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseStray })
+	is("without its module")
+}
+
+// TestReplacedValuesAreForgotten: an hour after it was replaced a value is shown, and is kept no more.
+func TestReplacedValuesAreForgotten(t *testing.T) {
+	var l lasts
+	ref := fleet.ModuleRef{Project: "default", Name: "shop"}
+	l.put(ref, "a", lastValue{Value: "one", Secret: true})
+	l.put(ref, "a", lastValue{Value: "two", Secret: true})
+	l.put(ref, "b", lastValue{Value: "plain"})
+	l.put(ref, "b", lastValue{Value: "other"})
+	now := time.Now()
+	if got := union(l.hidden(now), nil); len(got) != 2 {
+		t.Errorf("hidden: %q", got)
+	}
+	if got := l.hidden(now.Add(replacedFor + time.Second)); len(got) != 1 || got[0] != "two" {
+		t.Errorf("an hour later: %q", got)
+	}
+	if got := l.hidden(now); len(got) != 1 {
+		t.Errorf("kept: %q", got)
+	}
+}
+
+// BenchmarkConceal: a thousand values, and an object of a megabyte.
+func BenchmarkConceal(b *testing.B) {
+	var values []string
+	for i := range 1000 {
+		values = append(values, fmt.Sprintf("value-%d-of-some-length", i))
+	}
+	data := map[string]any{}
+	for i := range 1000 {
+		data[fmt.Sprint(i)] = strings.Repeat("nothing to see here ", 50)
+	}
+	b.Run("build", func(b *testing.B) {
+		for b.Loop() {
+			apply.HiddenValues(values).Scrubber()
+		}
+	})
+	h := hides{known: apply.HiddenValues(values).Scrubber()}
+	for _, field := range []string{"spec", "status"} {
+		b.Run(field, func(b *testing.B) {
+			for b.Loop() {
+				h.conceal(map[string]any{field: data})
+			}
+		})
+	}
+}
