@@ -72,7 +72,7 @@ func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer strin
 	}
 }
 
-// holds reports whether the path, or one above it, is in the set.
+// holds reports whether the path, or one above it, is in the set, or parts of what it leads to.
 func (p *PathSet) holds(path []*element) bool {
 	for i, step := range path {
 		e := p.edge(step)
@@ -87,8 +87,23 @@ func (p *PathSet) holds(path []*element) bool {
 	return false
 }
 
-// Holds reports that a field is of the set, or is in a list or a map that is as a whole.
-func (p *PathSet) Holds(f Field) bool { return len(f.path) > 0 && p.holds(f.path) }
+// Holds reports that a field is of the set, or is in a list or a map that is as a whole. One of which the set has parts only is not: a
+// definition may have put them together since, and others have the rest.
+func (p *PathSet) Holds(f Field) bool {
+	for i, step := range f.path {
+		e := p.edge(step)
+		switch {
+		case e == nil:
+			return false
+		case e.leaf && e.kid == nil:
+			return true
+		case i == len(f.path)-1:
+			return e.leaf
+		}
+		p = e.kid
+	}
+	return false
+}
 
 // Undermined reports that another manager has something in a list or a map that the API server notes as ours as a whole: a
 // definition of the kind has divided it since.
