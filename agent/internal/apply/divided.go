@@ -8,7 +8,8 @@ import (
 
 // DropDivided is the JSON patch that takes away what nobody holds any more of the lists and maps that were ours as a whole, by the fields of our
 // last write, and of which the API server notes parts in the answer to the next one: a definition of the kind has divided them in between, and
-// server-side apply leaves there what that write does not list. Nil: there is nothing.
+// server-side apply leaves there what that write does not list. Nil: there is nothing, or somebody is noted in the words of another version of the kind,
+// in which the same may have another name, or other keys.
 func (p *PathSet) DropDivided(answer map[string]any) ([]byte, error) {
 	in := NewInterner()
 	mine, err := in.build(ownFields(answer), nil)
@@ -16,7 +17,7 @@ func (p *PathSet) DropDivided(answer map[string]any) ([]byte, error) {
 		return nil, err
 	}
 	sets := []*PathSet{mine}
-	if len(p.divided(answer, "", sets)) == 0 { // as nearly always
+	if len(p.divided(answer, "", sets)) == 0 || !inOneVersion(answer) { // as nearly always
 		return nil, nil
 	}
 	for _, m := range Managers(answer) {
@@ -36,6 +37,18 @@ func (p *PathSet) DropDivided(answer map[string]any) ([]byte, error) {
 		patch = append(patch, map[string]any{"op": "remove", "path": pointer})
 	}
 	return json.Marshal(patch)
+}
+
+// inOneVersion reports that what is noted of who holds which fields, but of the status, is in the words of the version that an object is in.
+func inOneVersion(obj map[string]any) bool {
+	version, _ := obj["apiVersion"].(string)
+	for _, x := range entriesOf(obj) {
+		entry, _ := x.(map[string]any)
+		if noted, _ := entry["apiVersion"].(string); noted != version && managerOf(entry).Subresource != "status" {
+			return false
+		}
+	}
+	return true
 }
 
 // divided are the pointers to what goes, in an order in which none moves another. sets are what managers hold there, ours first.

@@ -39,3 +39,31 @@ func TestHoldsWhatIsOursAsAWhole(t *testing.T) {
 		})
 	}
 }
+
+// TestDropDividedByOneVersion: what is noted in the words of another version of the kind, in which a list may have another name or other keys, says
+// nothing of what nobody holds in this one: then nothing is taken away.
+func TestDropDividedByOneVersion(t *testing.T) {
+	before, err := NewInterner().Parse([]byte(`{"f:spec":{"f:ports":{}}}`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		entry string
+		drops bool
+	}{
+		"of nobody":                 {`{"manager":"ana","operation":"Update","apiVersion":"x.example.com/v2","fieldsV1":{"f:metadata":{"f:labels":{"f:a":{}}}}}`, true},
+		"of ana":                    {`{"manager":"ana","operation":"Update","apiVersion":"x.example.com/v2","fieldsV1":{"f:spec":{"f:ports":{"k:{\"name\":\"b\"}":{".":{}}}}}}`, false},
+		"of ana in another version": {`{"manager":"ana","operation":"Update","apiVersion":"x.example.com/v1","fieldsV1":{"f:spec":{"f:listeners":{"k:{\"id\":\"b\"}":{".":{}}}}}}`, false},
+		"a status in another version": {`{"manager":"operator","operation":"Update","apiVersion":"x.example.com/v1","subresource":"status",
+			"fieldsV1":{"f:status":{"f:ready":{}}}}`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			patch, err := before.DropDivided(read(t, []byte(`{"apiVersion":"x.example.com/v2","kind":"Gate","spec":{"ports":[{"name":"a"},{"name":"b"}]},
+				"metadata":{"resourceVersion":"7","managedFields":[{"manager":"towline","operation":"Apply","apiVersion":"x.example.com/v2",
+				"fieldsV1":{"f:spec":{"f:ports":{"k:{\"name\":\"a\"}":{".":{},"f:name":{}}}}}},`+tc.entry+`]}}`)))
+			if drops := strings.Contains(string(patch), "/spec/ports/1"); err != nil || drops != tc.drops || !drops && patch != nil {
+				t.Errorf("patch %s, %v; want one that drops: %t", patch, err, tc.drops)
+			}
+		})
+	}
+}
