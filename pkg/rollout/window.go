@@ -75,6 +75,45 @@ func (w *Window) compile() error {
 	return nil
 }
 
+// longestMonths are the days that each month has at most, from January.
+var longestMonths = [...]int{31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31}
+
+// cronStar is set in a field of a cron schedule that takes every value.
+const cronStar = 1 << 63
+
+// Opens is an error for the first window that never opens, for no month that it names has a day that it names. Whoever writes one means something
+// else; one that is stored stays closed. Check comes before it.
+func (g *WindowGate) Opens() error {
+	for i := range g.Allow {
+		if err := g.Allow[i].opens(); err != nil {
+			return fleet.Join(fmt.Sprintf("allow[%d]", i), err)
+		}
+	}
+	for i := range g.Deny {
+		if err := g.Deny[i].opens(); err != nil {
+			return fleet.Join(fmt.Sprintf("deny[%d]", i), err)
+		}
+	}
+	return nil
+}
+
+func (w *Window) opens() error {
+	if w.spec.Dow&cronStar == 0 {
+		return nil // a weekday comes in every month: with one, the day of the month is another way to be open, and no condition
+	}
+	for month, days := range longestMonths {
+		if w.spec.Month&(1<<(month+1)) == 0 {
+			continue
+		}
+		for day := 1; day <= days; day++ {
+			if w.spec.Dom&(1<<day) != 0 {
+				return nil
+			}
+		}
+	}
+	return fleet.Invalidf("cron", "%.80q never comes: no month that it names (the fourth field) has a day that it names (the third)", w.Cron)
+}
+
 // Open reports whether the gate is open at now, and when that may change next; zero: never. Check comes before it.
 func (g *WindowGate) Open(now time.Time) (bool, time.Time) {
 	allowed, denied := len(g.Allow) == 0, false

@@ -84,3 +84,23 @@ func TestWindowEdges(t *testing.T) {
 		t.Errorf("opened %d times for %s in all, want once a day for 90m", opened, total)
 	}
 }
+
+// TestWindowThatNeverOpens: a window is refused as one that never opens if there is no opening, and only then.
+func TestWindowThatNeverOpens(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for cron, opens := range map[string]bool{
+		"0 0 31 11 *": false, "0 0 31 2,4,6,9,11 *": false, "0 0 30-31 2 *": false, "0 0 30 feb ?": false,
+		"0 0 31 11,12 *": true, "0 0 29 2 *": true, "0 0 31 * *": true, "0 0 */15 2 *": true, "* * * * *": true,
+		"0 0 31 11 1-5": true, "0 0 31 11 */2": true, "0 0 * 11 0": true,
+	} {
+		w := window(t, cron, "Europe/Berlin", time.Hour)
+		g := WindowGate{Deny: []Window{*w}}
+		err := g.Opens()
+		if _, next := w.open(now); next.IsZero() == opens || (err == nil) != opens {
+			t.Errorf("%s: the next opening is %s, and it says %v", cron, next, err)
+		}
+		if err := g.Check(); err != nil {
+			t.Errorf("%s: what is stored is not read any more: %v", cron, err)
+		}
+	}
+}

@@ -8,7 +8,8 @@ import (
 	"towline.dev/towline/pkg/rollout/expr"
 )
 
-// checkConditions reports the first condition or expression of a gate that does not compile.
+// checkConditions reports the first condition or expression of a gate that does not compile, or window that never opens. What is stored is read
+// without it.
 func checkConditions(s rollout.Strategy) error {
 	for i := range s.Stages {
 		for _, side := range []struct {
@@ -31,6 +32,9 @@ func checkCondition(g *rollout.Gate) error {
 		check        func(string) error
 	}
 	var all []field
+	if w := g.Window; w != nil {
+		return fleet.Join("window", w.Opens())
+	}
 	if m := g.Metric; m != nil {
 		all = append(all, field{"metric.successCondition", m.SuccessCondition, expr.CheckMetric},
 			field{"metric.failureCondition", m.FailureCondition, expr.CheckMetric})
