@@ -361,6 +361,7 @@ func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.Put
 
 // startRollout makes the rollout of what the module's record says.
 func (a *API) startRollout(w store.Writer, ref fleet.ModuleRef, rec *storev1.ModuleRecord, by record.Ask, plan string, how rollouts.How) (number int64, err error) {
+	how.ModuleUID = rec.GetModule().GetMetadata().GetUid()
 	return rollouts.Start(w, ref, &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(), Plan: plan,
 		Strategy: rec.GetModule().GetSpec().GetRollout(), Status: &towlinev1.RolloutStatus{StartedBy: by.By, StartReason: by.Reason}}, how, a.now())
 }

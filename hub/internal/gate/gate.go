@@ -253,7 +253,7 @@ func (g *Gates) prepare(run *rollouts.Run, a *asked, c rollout.Check, clusters f
 	switch {
 	case spec.Webhook != nil:
 		q := question{Rollout: run.Plan.ID.String(), Module: run.Module.String(), Revision: run.Plan.Revision, Stage: stage,
-			Position: string(c.Position), Gate: c.Gate, Check: c.Number}
+			Position: string(c.Position), Gate: c.Gate, Check: c.Number, of: run.Record.GetModuleUid()}
 		return network, func(ctx context.Context) expr.Answer { return g.webhook(ctx, spec.Webhook, q) }
 	case spec.Metric != nil:
 		return network, func(ctx context.Context) expr.Answer { return g.metric(ctx, spec.Metric) }

@@ -35,11 +35,19 @@ type question struct {
 	Gate     string    `json:"gate"`
 	Check    int       `json:"check"`
 	Time     time.Time `json:"time"`
+
+	// of is the UID of the module: another one of the name has rollouts of the same numbers. Empty: the rollout began before that was written, and may
+	// have been asked about without it.
+	of string
 }
 
 // idempotency is equal for all tries of one check.
 func (q question) idempotency(hub string) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %q %d", hub, q.Rollout, q.Stage, q.Position, q.Gate, q.Check))
+	key := fmt.Appendf(nil, "%q %q %q %q %q %d", hub, q.Rollout, q.Stage, q.Position, q.Gate, q.Check)
+	if q.of != "" {
+		key = fmt.Appendf(key, " %q", q.of)
+	}
+	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:16])
 }
 

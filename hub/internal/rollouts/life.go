@@ -21,6 +21,8 @@ type How struct {
 	Unasked bool
 	// Fetched is what a look at the source had fetched; zero: none starts it.
 	Fetched fleet.Digest
+	// ModuleUID is that of the module.
+	ModuleUID string
 	// Batch is that of the put; empty: it stands alone.
 	Batch string
 }
@@ -33,7 +35,7 @@ func Start(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout, how How, 
 		return 0, err
 	}
 	number = Newest(w, ref) + 1
-	rec := &storev1.RolloutRecord{Rollout: numbered(ref, number, ro, now), Unasked: how.Unasked, Batch: how.Batch}
+	rec := &storev1.RolloutRecord{Rollout: numbered(ref, number, ro, now), Unasked: how.Unasked, Batch: how.Batch, ModuleUid: how.ModuleUID}
 	if !how.Fetched.IsZero() {
 		rec.Fetched = how.Fetched.Bytes()
 	}
@@ -84,7 +86,7 @@ func again(w store.Writer, run *Run, s rollout.Start, now time.Time) error {
 	ro := numbered(run.Module, run.Number+1, &towlinev1.Rollout{Revision: s.Revision, ModuleGeneration: old.GetModuleGeneration(), Strategy: old.GetStrategy(),
 		Status: &towlinev1.RolloutStatus{StartedBy: s.By, StartReason: s.Why}}, now)
 	begin(w, run.Module, ro, now)
-	w.Put(store.RolloutKey(run.Module, ro.GetNumber()), &storev1.RolloutRecord{Rollout: ro})
+	w.Put(store.RolloutKey(run.Module, ro.GetNumber()), &storev1.RolloutRecord{Rollout: ro, ModuleUid: m.GetModule().GetMetadata().GetUid()})
 	return nil
 }
 

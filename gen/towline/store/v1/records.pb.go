@@ -1953,7 +1953,9 @@ type RolloutRecord struct {
 	// The batch that it was put with, of that the part of the key of its BatchRecord behind the prefix; empty: it stands alone.
 	Batch string `protobuf:"bytes,8,opt,name=batch,proto3" json:"batch,omitempty"`
 	// The first revision of the store in which it may go back; 0: it does not.
-	BackSince     int64 `protobuf:"varint,9,opt,name=back_since,json=backSince,proto3" json:"back_since,omitempty"`
+	BackSince int64 `protobuf:"varint,9,opt,name=back_since,json=backSince,proto3" json:"back_since,omitempty"`
+	// The UID of the module: another one that has the name later counts its rollouts from 1, too. Empty: it began before this was written.
+	ModuleUid     string `protobuf:"bytes,10,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2042,6 +2044,13 @@ func (x *RolloutRecord) GetBackSince() int64 {
 		return x.BackSince
 	}
 	return 0
+}
+
+func (x *RolloutRecord) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
 }
 
 // BatchRecord is batches/DIGEST: puts that belong together are under way, of which not all are in. It is written with each of them, in its
@@ -4413,7 +4422,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x12CapabilitiesRecord\x123\n" +
 	"\x03sum\x18\x01 \x01(\v2!.towline.store.v1.CapabilitiesSumR\x03sum\x12\x12\n" +
 	"\x04apis\x18\x02 \x01(\fR\x04apis\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xef\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x8e\x02\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
@@ -4423,7 +4432,10 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\aunasked\x18\a \x01(\bR\aunasked\x12\x14\n" +
 	"\x05batch\x18\b \x01(\tR\x05batch\x12\x1d\n" +
 	"\n" +
-	"back_since\x18\t \x01(\x03R\tbackSinceJ\x04\b\x05\x10\x06\"O\n" +
+	"back_since\x18\t \x01(\x03R\tbackSince\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\n" +
+	" \x01(\tR\tmoduleUidJ\x04\b\x05\x10\x06\"O\n" +
 	"\vBatchRecord\x12.\n" +
 	"\x04last\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04last\x12\x10\n" +
 	"\x03put\x18\x02 \x01(\bR\x03put\"[\n" +
