@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"bytes"
 	"encoding/base64"
 	"fmt"
 	"maps"
@@ -425,12 +426,18 @@ func (d *draft) checkSecret() error {
 		if _, ok := text[key].(string); !ok && text[key] != nil {
 			return d.fail("stringData: the value of %s is %s, not a string: quote it", clip(key), typeName(text[key]))
 		}
+		if text[key] == fleet.Masked {
+			return d.fail("stringData: the value of %s is %s: it was read without its value; write the value", clip(key), fleet.Masked)
+		}
 	}
 	return nil
 }
 
 func (d *draft) encode() error {
 	d.out.Raw = Canonical(d.obj)
+	if bytes.Contains(d.out.Raw, []byte(hiddenText)) {
+		return d.fail("has a text that was read without the values of the Secret in it (%s); write that text", hiddenText)
+	}
 	if len(d.out.Raw) > MaxObjectBytes {
 		return d.fail("has %d bytes; at most %d are allowed", len(d.out.Raw), MaxObjectBytes)
 	}

@@ -273,7 +273,8 @@ func (a *API) roomForSecret(w store.Writer, ref scoped, rec *storev1.SecretRecor
 	if rec != nil {
 		return nil
 	}
-	if n := len(secretKeys(w, ref.Project)); n >= maxProjectSecrets {
+	others := slices.DeleteFunc(secretKeys(w, ref.Project), func(key string) bool { return key == store.SecretKey(ref.Project, ref.Name) })
+	if n := len(others); n >= maxProjectSecrets { // a damaged one is not there as one, and makes room for itself
 		return fleet.Errorf(fleet.ErrExhausted, "project %s has %d secrets; at most %d: delete those that nothing uses, or put several values into one", ref.Project, n, maxProjectSecrets)
 	}
 	if stored {

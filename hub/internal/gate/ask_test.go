@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -348,6 +350,46 @@ func TestPanicInAGateIsItsAnswer(t *testing.T) {
 	got := answer(t, gates(t, Options{HTTP: HTTP{Proxy: func(*http.Request) (*url.URL, error) { panic("a secret detail") }}}), hook(server))
 	if got.Outcome != rollout.GateError || !strings.Contains(got.Message, "bug in the hub") || strings.Contains(got.Message, "secret") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestServersThatRepeatWhatTheyWereAskedAsNoAnswer: what is no answer is not shown with the secrets in it either.
+func TestServersThatRepeatWhatTheyWereAskedAsNoAnswer(t *testing.T) {
+	raw := func(reply string) string {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = ln.Close() })
+		go func() {
+			for {
+				c, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				if req, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+					_, _ = fmt.Fprintf(c, reply, req.URL.RequestURI())
+				}
+				_ = c.Close()
+			}
+		}()
+		return "http://" + ln.Addr().String()
+	}
+	none := 0
+	for _, reply := range []string{"HTTP/1.1 %s\r\n\r\n", "HTTP/1.1 302 Found\r\nLocation: http://[%s\r\nContent-Length: 0\r\n\r\n", "%s\r\n\r\n"} {
+		hook := answer(t, gates(t, Options{}), rollout.Gate{Webhook: &rollout.Webhook{URL: raw(reply) + "/services/T0KEN0T0KEN0/x?key=qu3ry-value", Retries: &none}})
+		if strings.Contains(hook.Message, "T0KEN0") || strings.Contains(hook.Message, "qu3ry") || hook.Message == "" {
+			t.Errorf("%q: %s", reply, hook.Message)
+		}
+	}
+	for _, result := range []string{`"resultType": "%s"`, `"resultType": "scalar", "result": [1, "%s"]`} {
+		u := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = fmt.Fprintf(w, `{"status": "success", "data": {`+result+`}}`, r.URL.Query().Get("key"))
+		})
+		metric := answer(t, gates(t, Options{}), rollout.Gate{Metric: &rollout.Metric{Address: u + "/?key=qu3ry-value", Query: "up-and-running", SuccessCondition: "true"}})
+		if strings.Contains(metric.Message, "qu3ry") || metric.Message == "" {
+			t.Errorf("%s: %s", result, metric.Message)
+		}
 	}
 }
 

@@ -167,7 +167,7 @@ func (r *request) explain(out reply, err error) error {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return fmt.Errorf("%s: no answer in %s%s", r.name(), r.timeout, out.times())
 	}
-	return fmt.Errorf("%s: cannot be asked: %s%s", r.name(), cause(err), out.times())
+	return fmt.Errorf("%s: cannot be asked: %s%s", r.name(), r.said([]byte(bare(err))), out.times())
 }
 
 // status is the sentence for a status that is no success.
@@ -208,10 +208,13 @@ func excerpt(b []byte) string {
 	return strings.Join(strings.Fields(printable), " ") + cut
 }
 
-func cause(err error) string {
+func cause(err error) string { return excerpt([]byte(bare(err))) }
+
+// bare is an error without the URL that net/http puts around it. What a server wrote that is no answer may repeat that.
+func bare(err error) string {
 	var u *url.Error
 	for errors.As(err, &u) {
 		err = u.Err
 	}
-	return excerpt([]byte(err.Error()))
+	return err.Error()
 }

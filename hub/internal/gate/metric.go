@@ -96,7 +96,7 @@ func (r *request) numbers(out reply) (result []float64, warning string, err erro
 		return nil, "", fmt.Errorf("%s: does not answer as Prometheus does%s", r.name(), colon(r.said(out.body)))
 	}
 	if result, err = got.numbers(); err != nil {
-		return nil, "", fmt.Errorf("%s: %w", r.name(), err)
+		return nil, "", fmt.Errorf("%s: %s", r.name(), r.said([]byte(err.Error())))
 	}
 	return result, r.said([]byte(got.warning())), nil
 }
