@@ -39,6 +39,7 @@ type snapshot struct {
 func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 	var sn snapshot
 	now := time.Now()
+	x.unread.Store(true) // until it is known that nothing is: a hold that this view does not have yet has it look again
 	err := x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
 		sn.cluster = x.server.clusterRecord(r, x.cluster)
 		sn.session, _, _ = store.Get[*storev1.SessionRecord](r, store.SessionKey(x.cluster))
