@@ -56,8 +56,11 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	there := a.describe(u)
 	adoption := plan.Adopt(claimant, a.liveID(), there, a.policies, *a.policy)
 	verb := plan.Apply
-	if adoption.Verdict == plan.AdoptOwn { // nobody knows what a revision brings
+	switch {
+	case adoption.Verdict == plan.AdoptOwn: // nobody knows what a revision brings
 		verb = plan.Repeat
+	case adoption.Verdict != plan.AdoptForced && a.uses(u):
+		verb = a.leaves()
 	}
 	if err := a.leaveLive(ctx, live, verb); err != nil {
 		return nil, true, err

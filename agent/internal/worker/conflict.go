@@ -51,12 +51,18 @@ func (a *writer) updateVersion(ctx context.Context, ours *apply.PathSet, g apply
 	}
 }
 
+// mine are fields that are ours, with those that a policy leaves to others until a revision has its way.
+func (a *writer) mine(ours *apply.PathSet) map[string]bool {
+	out := ours.Paths()
+	if a.record != nil && a.record.Exempt != nil {
+		maps.Copy(out, a.record.Exempt.Left.Paths())
+	}
+	return out
+}
+
 // judge says which of the conflicts keeps us from applying with force; nil: none does.
 func (a *writer) judge(ctx context.Context, conflicts []apply.FieldConflict, ours *apply.PathSet) error {
-	mine := ours.Paths()
-	if a.record != nil && a.record.Exempt != nil {
-		maps.Copy(mine, a.record.Exempt.Left.Paths())
-	}
+	mine := a.mine(ours)
 	for _, key := range a.text {
 		mine[".data."+key] = true
 	}

@@ -141,9 +141,12 @@ func (a *writer) setsReplicas() bool { return !a.drop && a.record.Base.Replicas 
 
 // leaveOf works out what is applied to a live object.
 func (a *writer) leaveOf(live map[string]any, verb plan.Verb) (err error) {
-	l := apply.Leaving{Exempt: a.exempt, Verb: verb}
-	if a.record != nil && a.record.UID == string((&unstructured.Unstructured{Object: live}).GetUID()) {
+	l, u := apply.Leaving{Exempt: a.exempt, Verb: verb}, &unstructured.Unstructured{Object: live}
+	if a.record != nil && a.record.UID == string(u.GetUID()) {
 		l.Record = a.record
+	}
+	if a.uses(u) {
+		live = apply.SeenAs(a.w.m.useManager(), live)
 	}
 	a.left, err = a.desired.Leave(live, l)
 	return err

@@ -153,10 +153,16 @@ func (m *Manager) useManager() string {
 	return fleet.FieldManager + "/" + m.o.Namespace
 }
 
+// uses reports that an object is the one that the record has as used by the module.
+func (a *writer) uses(u *unstructured.Unstructured) bool {
+	r := a.record
+	return r != nil && r.Module == a.w.ref && r.State == plan.Used && r.UID == string(u.GetUID())
+}
+
 // renamed is the Namespace with what we applied noted for the field manager that we apply as now: before it had a name of its own,
 // an agent applied as any other.
 func (a *writer) renamed(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	if a.record == nil || a.record.State != plan.Used || a.record.UID != string(u.GetUID()) {
+	if !a.uses(u) {
 		return u, nil
 	}
 	patch, err := a.w.m.inventory.Paths.Rename(u.Object, a.w.m.useManager(), a.record.Paths)
@@ -182,7 +188,7 @@ func (a *writer) unused(ctx context.Context, live map[string]any) (map[string]an
 func (a *writer) applyMeta(ctx context.Context, u *unstructured.Unstructured, wants, live apply.Meta) (map[string]any, []plan.Unmet, error) {
 	var ours map[string]bool
 	if a.record != nil && a.record.UID == string(u.GetUID()) { // what was ours in one that is gone is not in this one
-		ours = a.record.Paths.Paths()
+		ours = a.mine(a.record.Paths)
 	}
 	var unmet []plan.Unmet
 	free := apply.Meta{}
@@ -227,6 +233,9 @@ func (a *writer) noteUse(answer map[string]any, unmet []plan.Unmet) error {
 	}
 	r := a.written(answer, paths, paths.Of(answer))
 	r.State = plan.Used
+	if err := a.noteExempt(answer, r); err != nil {
+		return err
+	}
 	if err := a.noteHidden(answer, r); err != nil {
 		return err
 	}
