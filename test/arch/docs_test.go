@@ -43,6 +43,12 @@ func TestEveryFaultHasItsTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	table, _, _ := strings.Cut(string(text), "\n## Simulation")
+	for _, line := range strings.Split(table, "\n") {
+		if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| F") && !strings.HasPrefix(line, "| id ") {
+			t.Errorf("the table of faults has a row that belongs to what was tried: %.80s", line)
+		}
+	}
 	rows := map[string][]string{}
 	for _, m := range regexp.MustCompile(`(?m)^\| (F\d\d) \| (.+) \|$`).FindAllStringSubmatch(string(text), -1) {
 		if rows[m[1]] != nil {
