@@ -14,7 +14,6 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/wire"
@@ -73,7 +72,6 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 	var changes []variantChange
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		old, _, known := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c.Name))
-		comes := func(p fleet.Placement) bool { return known && assemble.Places(p, record.Cluster(old), false) }
 		store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, _ store.Entry) bool {
 			m, err := wire.ModuleFromProto(rec.GetModule())
 			if err != nil || rec.GetDeleting() != "" {
@@ -81,7 +79,8 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 			}
 			t, has := record.Track(r, c.Name, m.Ref, false)
 			has = has && !t.Tracker.Removing
-			takes := func(p fleet.Placement) bool { return assemble.Places(p, c, has) }
+			comes := func(p fleet.Placement) bool { return known && record.Placed(p, record.Cluster(old), t.Desired) }
+			takes := func(p fleet.Placement) bool { return record.Placed(p, c, t.Desired) }
 			switch by := record.Placements(r, m, rec); {
 			case !has && slices.ContainsFunc(by, comes):
 			case !has && slices.ContainsFunc(by, takes):

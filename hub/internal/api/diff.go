@@ -156,7 +156,7 @@ func (d *diff) choose(r store.Reader, only []string, plan *towlinev1.DiffPlan) e
 			continue
 		}
 		asked, has := len(only) == 0 || slices.Contains(only, string(c.Name)), record.Has(r, c.Name, d.module.Ref)
-		switch placed := assemble.Places(d.module.Placement, c, has); {
+		switch placed := record.Places(r, d.module.Placement, c, d.module.Ref); {
 		case placed:
 			plan.Selected++
 			if asked {

@@ -301,10 +301,19 @@ func TestWhoHasNothingIsNotCountedAmongThoseThatHaveIt(t *testing.T) {
 }
 
 // A removal is ordered, and a hold stops it. Before that ends the cluster is placed again, and cannot be given the module at once, for it is cordoned:
-// nothing goes there meanwhile, and when it can be given the module it is. Where it is not placed, the removal goes on as the hold ends.
+// nothing goes there meanwhile, and when it can be given the module it is, whatever taint the cluster has got: the objects are there. Where it is not
+// placed, the removal goes on as the hold ends.
 func TestStoppedRemovalStandsStillWhereTheModuleIsPlacedAgain(t *testing.T) {
-	for name, again := range map[string]bool{"placed again": true, "not placed": false} {
+	for name, tc := range map[string]struct{ again, tainted bool }{"placed again": {again: true}, "placed again, and tainted": {true, true}, "not placed": {}} {
 		t.Run(name, func(t *testing.T) {
+			again := tc.again
+			then := func(cordoned bool) *storev1.ClusterRecord {
+				c := member("c", again, cordoned)
+				if tc.tainted {
+					c.Cluster.Spec.Taints = []*towlinev1.Taint{{Key: "new"}}
+				}
+				return c
+			}
 			l := newLeader(t)
 			l.narrowed(member("a", true, false), member("c", false, false))
 			l.again()
@@ -315,14 +324,14 @@ func TestStoppedRemovalStandsStillWhereTheModuleIsPlacedAgain(t *testing.T) {
 			if d := l.desired("c").GetTombstone(); !d.GetHold() {
 				t.Fatalf("c has %v, want a removal that is stopped", l.desired("c"))
 			}
-			l.members(member("c", again, true))
+			l.members(then(true))
 			l.again()
 			l.put(func(w store.Writer) { w.Delete(store.HoldPrefix + record.FreezeID + "1") })
 			l.again()
 			if d := l.desired("c").GetTombstone(); d == nil || d.GetHold() != again {
 				t.Errorf("after the hold: c has %v", l.desired("c"))
 			}
-			l.members(member("c", again, false))
+			l.members(then(false))
 			l.again()
 			if d := l.desired("c"); again && d.GetSync().GetRevision() != 2 {
 				t.Errorf("when it may be given something: c has %v", d)

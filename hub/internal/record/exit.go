@@ -66,14 +66,9 @@ func (x Exit) Open(r store.Reader, name fleet.ClusterName) bool {
 	return assemble.MayLeave(x.placement, &c)
 }
 
-// Places reports that the placement has the module, which is there, in a cluster. What is not known has it nowhere.
-func (x Exit) Places(c fleet.Cluster) bool {
-	return x.placement != nil && assemble.Places(*x.placement, c, true)
-}
-
 // PlacesAgain reports that the removal of the module from a cluster was stopped, and that the placement has it there again.
 func (x Exit) PlacesAgain(rec *storev1.ClusterRecord, d *storev1.DesiredRecord) bool {
-	return StoppedRemoval(d) && rec != nil && rec.GetRemoving() == "" && x.Places(Cluster(rec))
+	return StoppedRemoval(d) && rec != nil && rec.GetRemoving() == "" && x.placement != nil && Placed(*x.placement, Cluster(rec), d)
 }
 
 // StoppedRemoval reports that the module was to go from a cluster, but not for good, and that this was stopped.
@@ -88,7 +83,8 @@ func (x Exit) Shut(r store.Reader, rec *storev1.ClusterRecord) bool {
 		return false
 	}
 	c := Cluster(rec)
-	return !Has(store.Untracked(r), c.Name, x.ref) && !assemble.Places(*x.placement, c, false)
+	d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(c.Name, x.ref))
+	return !hasModule(d) && !Placed(*x.placement, c, d)
 }
 
 // AsksToLeave reports that a put of the module makes a rollout that waits for a person who confirms that clusters lose it.

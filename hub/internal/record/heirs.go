@@ -129,7 +129,7 @@ func (x *Succession) claim(ctx context.Context, r store.Reader, c fleet.Cluster,
 	d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(c.Name, o.ref))
 	there := hasModule(d)
 	// Where it does not come, as a taint is in its way, nobody finds out what it would list: no variant is rendered that only such clusters have.
-	if !assemble.Places(o.module.Placement, c, there) || o.foreign && !there || o.late && d.GetSync() != nil {
+	if !Placed(o.module.Placement, c, d) || o.foreign && !there || o.late && d.GetSync() != nil {
 		return claim, false, nil
 	}
 	unknown := behind || o.unknownIn(c)

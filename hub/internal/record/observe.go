@@ -191,9 +191,9 @@ func (v View) newcomer(r store.Reader, run *rollouts.Run, rec *storev1.ClusterRe
 	run.Newcomers = append(run.Newcomers, rollout.Newcomer{Cluster: c, Observed: o})
 }
 
-// unselected reports that a placement is known and does not have the module in a cluster.
-func unselected(m *wire.Module, c fleet.Cluster, has bool) bool {
-	return m != nil && !assemble.Places(m.Placement, c, has)
+// unselected reports that a placement is known and does not have the module in a cluster, where d is what it was given of it.
+func unselected(m *wire.Module, c fleet.Cluster, d *storev1.DesiredRecord) bool {
+	return m != nil && !Placed(m.Placement, c, d)
 }
 
 func (v View) member(r store.Reader, run *rollouts.Run, i int) {
@@ -224,7 +224,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	t, ok := place.Track(run.Module)
 	seen, has := connected && place.blinding() == nil, hasModule(t.Desired)
 	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Locked: rec.GetLock() != nil, NotJoined: rec.GetJoined() == nil, Cordoned: c.Cordoned, Held: v.Holds.keepsBack(place, run.Module, t),
-		Gone: rec.GetRemoving() != "", Taken: Taken(rec), Unselected: unselected(v.Module, c, has), UnselectedOlder: unselected(v.Older, c, has)}
+		Gone: rec.GetRemoving() != "", Taken: Taken(rec), Unselected: unselected(v.Module, c, t.Desired), UnselectedOlder: unselected(v.Older, c, t.Desired)}
 	if s := run.Plan.StageFor(c.Labels); s >= 0 {
 		o.Stage = int16(s + 1)
 	}
@@ -284,7 +284,17 @@ func Has(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) bool {
 
 // Places reports whether a module is to be in a cluster, as it stands there now (see assemble.Places). Where it is not selected nothing is read.
 func Places(r store.Reader, p fleet.Placement, c fleet.Cluster, ref fleet.ModuleRef) bool {
-	return assemble.Selects(p, c) && assemble.Places(p, c, Has(r, c.Name, ref))
+	if !assemble.Selects(p, c) {
+		return false
+	}
+	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, ref))
+	return Placed(p, c, d)
+}
+
+// Placed reports whether a module is to be in a cluster, where d is what it was given of it; nil: nothing. A taint keeps no module away whose removal
+// was stopped: its objects are there.
+func Placed(p fleet.Placement, c fleet.Cluster, d *storev1.DesiredRecord) bool {
+	return assemble.Places(p, c, hasModule(d) || StoppedRemoval(d))
 }
 
 // hasModule counts what comes after a removal, also where it cannot be assigned yet: it comes as soon as it can.
@@ -355,7 +365,7 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 			d, _, _ = store.Get[*storev1.DesiredRecord](r, store.DesiredKey(v.Name, m.Ref))
 		}
 		has := hasModule(d)
-		cand := rollout.Candidate{Cluster: v, Selected: assemble.Places(m.Placement, v, has)}
+		cand := rollout.Candidate{Cluster: v, Selected: Placed(m.Placement, v, d)}
 		if has {
 			cand.Revision, cand.Without, cand.Lost = Tracked{Desired: d}.Revision(), d.GetSync() == nil, Damaged(d)
 		}

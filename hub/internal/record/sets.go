@@ -111,7 +111,7 @@ func (v View) standing(r store.Reader, at way, rec *storev1.ClusterRecord, c fle
 	t, assigned := place.Track(at.ref)
 	s := rollout.Standing{Cluster: c.Name, Wants: at.Leads}
 	has := assigned && hasModule(t.Desired)
-	if s.Placed = at.placed(r, c, has); !s.Placed {
+	if s.Placed = at.placed(r, c, t.Desired); !s.Placed {
 		return s
 	}
 	if has {
@@ -148,11 +148,12 @@ func (v View) standing(r store.Reader, at way, rec *storev1.ClusterRecord, c fle
 }
 
 // placed reports that the module is in a cluster to stay, or is to come there by itself.
-func (at *way) placed(r store.Reader, c fleet.Cluster, has bool) bool {
+func (at *way) placed(r store.Reader, c fleet.Cluster, d *storev1.DesiredRecord) bool {
+	has := hasModule(d)
 	if at.places == nil {
 		return has
 	}
-	if !assemble.Places(*at.places, c, has) {
+	if !Placed(*at.places, c, d) {
 		return false
 	}
 	if has || at.run == nil {
