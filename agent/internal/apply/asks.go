@@ -1,9 +1,11 @@
 package apply
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -20,15 +22,18 @@ type LogRequest struct {
 	Container string
 	Tail      int           // lines from the end; 0: all
 	Since     time.Duration // 0: all
-	After     time.Time     // zero: all; the server knows seconds
+	After     time.Time     // zero: all; the server is asked by whole seconds
 	Previous  bool
 	Bytes     int
 }
 
 // Log reads the log of a container, each line behind its time, and reports that there is more than the bytes asked for.
 func (c *Client) Log(ctx context.Context, namespace, pod string, r LogRequest) (text []byte, cut bool, err error) {
-	q := c.rest.Get().AbsPath("/api/v1/namespaces", namespace, "pods", pod, "log").Param("container", r.Container).Param("timestamps", "true").
-		Param("limitBytes", fmt.Sprint(r.Bytes))
+	q := c.rest.Get().AbsPath("/api/v1/namespaces", namespace, "pods", pod, "log").Param("container", r.Container).Param("timestamps", "true")
+	if r.After.IsZero() {
+		// What is read already counts against the server's limit, and may be more than that within one second.
+		q = q.Param("limitBytes", fmt.Sprint(r.Bytes))
+	}
 	switch {
 	case !r.After.IsZero():
 		q = q.Param("sinceTime", r.After.UTC().Format(time.RFC3339))
@@ -46,14 +51,50 @@ func (c *Client) Log(ctx context.Context, namespace, pod string, r LogRequest) (
 		return nil, false, kube.Denied(err)
 	}
 	defer func() { _ = body.Close() }()
-	text, err = io.ReadAll(io.LimitReader(body, int64(r.Bytes)))
-	if err != nil {
+	if text, cut, err = laterLines(body, r.After, r.Bytes); err != nil {
 		return nil, false, fmt.Errorf("log of pod %s: %w", pod, err)
 	}
-	if cut = len(text) >= r.Bytes; cut { // the last line is not whole
-		text = text[:bytes.LastIndexByte(text, '\n')+1]
-	}
 	return text, cut, nil
+}
+
+// laterLines reads the lines later than a time until they take so many bytes, and reports that they do. A line without a time goes with
+// the one before it; in front of all others it was read with whatever was read before.
+func laterLines(log io.Reader, after time.Time, most int) (text []byte, cut bool, err error) {
+	in := bufio.NewReader(log)
+	begins, skip := true, !after.IsZero()
+	for len(text) < most {
+		part, err := in.ReadSlice('\n')
+		if begins {
+			if at, timed := LineTime(part); timed {
+				skip = !at.After(after)
+			}
+		}
+		if !skip {
+			text = append(text, part...)
+		}
+		begins = err == nil
+		switch {
+		case errors.Is(err, io.EOF) && len(text) < most:
+			return text, false, nil
+		case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull):
+			return nil, false, err
+		}
+	}
+	if end := bytes.LastIndexByte(text[:most], '\n') + 1; end > 0 {
+		return text[:end], true, nil
+	}
+	// No part of that line is shown, for a secret that is cut in two would not be masked. The next reading goes on behind its time.
+	if at, timed := LineTime(text); timed {
+		return fmt.Appendf(nil, "%s (a line of more than %d bytes)\n", at.Format(time.RFC3339Nano), most), true, nil
+	}
+	return nil, true, nil
+}
+
+// LineTime is the time that a line of a log begins with.
+func LineTime(line []byte) (at time.Time, timed bool) {
+	stamp, _, _ := bytes.Cut(line, []byte(" "))
+	at, err := time.Parse(time.RFC3339Nano, string(stamp))
+	return at, err == nil
 }
 
 // EachEvent calls f with every Event of a namespace, until f says false.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -119,7 +120,7 @@ func TestLogsOfWhatAModuleHas(t *testing.T) {
 			return nil
 		}
 		asked.Store(q.URL.Query())
-		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/plain"}}, Body: io.NopCloser(strings.NewReader(log)), Request: q}
+		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/plain"}}, Body: io.NopCloser(strings.NewReader(asKubelet(log, q.URL.Query()))), Request: q}
 	})
 	r.start()
 	r.eventually("the agent knows what it has", func() bool { return r.m.knows() == nil })
@@ -143,5 +144,77 @@ func TestLogsOfWhatAModuleHas(t *testing.T) {
 	}
 	if cut := read(fleet.LogQuery{Bytes: len(line(1, "one")) + 10}); string(cut.Data) != "one\n" || !cut.Cut {
 		t.Errorf("%q, cut %t", cut.Data, cut.Cut)
+	}
+	// followed reads until nothing more comes, in answers of so many bytes.
+	followed := func(most int) (all string) {
+		t.Helper()
+		q := fleet.LogQuery{Bytes: most, After: map[string]fleet.LogCursor{}}
+		for {
+			p := read(q)
+			if len(p.Data) == 0 {
+				return all
+			}
+			if all += string(p.Data); len(all) > 2*len(log) {
+				t.Fatalf("is told again and again: %.300q", all)
+			}
+			q.After[p.UID] = p.LogCursor
+		}
+	}
+	log = ""
+	text := ""
+	for i := range 50 { // more within one second than one answer has room for
+		log += fmt.Sprintf("2026-07-03T12:00:01.%09dZ line %d\n", i, i)
+		text += fmt.Sprintf("line %d\n", i)
+	}
+	log += line(2, "the end")
+	if got := followed(200); got != text+"the end\n" {
+		t.Errorf("of 50 lines of one second, in answers of 200 bytes: %q", got)
+	}
+	log = line(1, "one") + line(2, strings.Repeat("long ", 2000)) + line(3, "three")
+	if got := followed(200); got != "one\n(a line of more than 200 bytes)\nthree\n" {
+		t.Errorf("with a line that has no room in an answer: %q", got)
+	}
+	log = "unable to retrieve container logs for containerd://0123"
+	if got := followed(200); got != log {
+		t.Errorf("of a container whose log is gone: %q", got)
+	}
+}
+
+// asKubelet is what a kubelet answers: lines from a whole second on, up to so many bytes.
+func asKubelet(log string, q url.Values) string {
+	if since, err := time.Parse(time.RFC3339, q.Get("sinceTime")); err == nil {
+		log = strings.Join(slices.DeleteFunc(strings.SplitAfter(log, "\n"), func(l string) bool {
+			stamp, _, _ := strings.Cut(l, " ")
+			at, err := time.Parse(time.RFC3339Nano, stamp)
+			return err == nil && at.Before(since)
+		}), "")
+	}
+	if most, err := strconv.Atoi(q.Get("limitBytes")); err == nil {
+		log = log[:min(most, len(log))]
+	}
+	return log
+}
+
+// TestPodsOfALargeWorkload: of the pods of a workload some are read, and all others are counted. Those that are followed are read on,
+// whatever others come.
+func TestPodsOfALargeWorkload(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, deployment("web", 55))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	pods, err := r.res("v1", "pods", r.ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(pods.Items) != 55 {
+		t.Fatalf("%d pods, %v", len(pods.Items), err)
+	}
+	last := slices.MaxFunc(pods.Items, func(a, b unstructured.Unstructured) int { return strings.Compare(a.GetName(), b.GetName()) })
+	web := fleet.BundleEntry{ID: fleet.ObjectID{Group: "apps", Kind: "Deployment", Namespace: r.ns, Name: "web"}, Version: "v1"}
+	for what, after := range map[string]map[string]fleet.LogCursor{"at first": nil, "followed": {string(last.GetUID()): {UID: string(last.GetUID()), At: time.Now()}}} {
+		list, omitted, err := r.m.Logs(t.Context(), web, fleet.LogQuery{Bytes: 1000, After: after})
+		if err != nil || len(list) != maxLogPods || omitted != 55-maxLogPods {
+			t.Errorf("%s: %d pods are read, and %d not, of 55; %v", what, len(list), omitted, err)
+		}
+		if is := slices.ContainsFunc(list, func(p fleet.PodLog) bool { return p.UID == string(last.GetUID()) }); is != (after != nil) {
+			t.Errorf("%s: the last by name is read: %t", what, is)
+		}
 	}
 }

@@ -80,7 +80,7 @@ func (w *worker) podTrouble(ctx context.Context, it *item, f *watch.Fingerprint)
 		return detail{}
 	}
 	owned := map[types.UID]bool{types.UID(f.UID): true}
-	own := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || !w.m.ownedBy(ctx, &p, owned) })
+	own := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || !w.m.ownedBy(ctx, &p.ObjectMeta, owned) })
 	if it.entry.ID.Kind == "Deployment" {
 		own = newest(own)
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -38,7 +37,7 @@ func (m *Manager) Logs(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuer
 	if err := m.knows(); err != nil {
 		return nil, 0, err
 	}
-	pods, of, err := m.podsOf(ctx, e)
+	pods, omitted, of, err := m.podsOf(ctx, e, q.After)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -46,15 +45,12 @@ func (m *Manager) Logs(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuer
 	if hidden.all {
 		return nil, 0, fleet.Errorf(fleet.ErrPrecondition, "%s: its logs are not shown: which values of secrets module %s has put into the cluster cannot be read from the agent's state, until it is applied anew", e.ID, of.Display())
 	}
-	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	omitted = max(0, len(pods)-maxLogPods)
-	pods = pods[:len(pods)-omitted]
 	out = make([]fleet.PodLog, len(pods))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(logsAtOnce)
 	for i := range pods {
 		g.Go(func() error {
-			out[i] = m.logOf(ctx, &pods[i], q, q.Bytes/len(pods), hidden)
+			out[i] = m.logOf(ctx, pods[i], q, q.Bytes/len(pods), hidden)
 			return ctx.Err()
 		})
 	}
@@ -73,15 +69,14 @@ func (m *Manager) logOf(ctx context.Context, p *corev1.Pod, q fleet.LogQuery, mo
 	}
 	out.Cut = cut
 	for line := range bytes.Lines(text) {
-		stamp, rest, _ := bytes.Cut(line, []byte(" "))
-		at, err := time.Parse(time.RFC3339Nano, string(stamp))
-		switch {
-		case err != nil:
-			rest = line // the runtime wrote it without a time
-		case !before.At.IsZero() && !at.After(before.At):
-			continue
-		default:
+		_, rest, _ := bytes.Cut(line, []byte(" "))
+		if at, timed := apply.LineTime(line); timed {
 			out.At = at
+		} else {
+			rest = line // the kubelet says why it has no log
+			if out.At.IsZero() {
+				out.At = time.Unix(0, 1) // the next question does not read it again
+			}
 		}
 		if q.Timestamps {
 			out.Data = append(out.Data, line[:len(line)-len(rest)]...)
@@ -103,44 +98,66 @@ func containerOf(p *corev1.Pod, named string) string {
 	return ""
 }
 
-// podsOf are the pods of an object that is a module's, or belongs to what is, and the module.
-func (m *Manager) podsOf(ctx context.Context, e fleet.BundleEntry) (pods []corev1.Pod, of fleet.ModuleRef, err error) {
+// podsOf are the pods of an object that is a module's, or belongs to what is, how many more it has, and the module. Those that are
+// followed stay among them while they are there.
+func (m *Manager) podsOf(ctx context.Context, e fleet.BundleEntry, followed map[string]fleet.LogCursor) (pods []*corev1.Pod, omitted int, of fleet.ModuleRef, err error) {
 	id := e.ID
 	if id.Namespace == "" {
-		return nil, of, fleet.Invalidf("object", "%s has no namespace", id)
+		return nil, 0, of, fleet.Invalidf("object", "%s has no namespace", id)
 	}
 	if id.Group == "" && id.Kind == "Pod" {
 		p, err := m.client.Pod(ctx, id.Namespace, id.Name)
 		if err != nil {
-			return nil, of, m.noSuch(id, err)
+			return nil, 0, of, m.noSuch(id, err)
 		}
 		of, err = m.managed(ctx, id, &p.ObjectMeta, maxOwners)
-		return []corev1.Pod{*p}, of, err
+		return []*corev1.Pod{p}, 0, of, err
 	}
 	r, gone, err := m.mapper.Served(ctx, id, e.Version)
 	switch {
 	case err != nil:
-		return nil, of, err
+		return nil, 0, of, err
 	case gone:
-		return nil, of, fleet.Errorf(fleet.ErrNotFound, "%s: the cluster has no such kind", id)
+		return nil, 0, of, fleet.Errorf(fleet.ErrNotFound, "%s: the cluster has no such kind", id)
 	}
 	object, err := m.client.Get(ctx, r, id.Namespace, id.Name)
 	if err != nil {
-		return nil, of, m.noSuch(id, err)
+		return nil, 0, of, m.noSuch(id, err)
 	}
 	w, selector, err := workloadOf(id, object)
 	if err != nil {
-		return nil, of, err
+		return nil, 0, of, err
 	}
 	if of, err = m.managed(ctx, id, &w.ObjectMeta, maxOwners); err != nil {
-		return nil, of, err
+		return nil, 0, of, err
 	}
-	found, err := m.client.Pods(ctx, id.Namespace, selector, 5*maxLogPods)
-	if err != nil {
-		return nil, of, fmt.Errorf("pods of %s: %w", id, err)
+	var names []string
+	owned, first := map[types.UID]bool{w.UID: true}, 0
+	if err := m.client.EachMeta(ctx, kindsBetween[2], id.Namespace, selector, func(p *metav1.PartialObjectMetadata) bool {
+		if !m.ownedBy(ctx, &p.ObjectMeta, owned) {
+			return true
+		}
+		at := len(names)
+		if _, known := followed[string(p.UID)]; known {
+			at, first = first, first+1
+		}
+		names = slices.Insert(names, at, p.Name)
+		return true
+	}); err != nil {
+		return nil, 0, of, fmt.Errorf("pods of %s: %w", id, err)
 	}
-	owned := map[types.UID]bool{w.UID: true}
-	return slices.DeleteFunc(found.Items, func(p corev1.Pod) bool { return !m.ownedBy(ctx, &p, owned) }), of, nil
+	omitted = max(0, len(names)-maxLogPods)
+	for _, name := range names[:len(names)-omitted] {
+		p, err := m.client.Pod(ctx, id.Namespace, name)
+		switch {
+		case kube.IsGone(err):
+		case err != nil:
+			return nil, 0, of, fmt.Errorf("pods of %s: %w", id, err)
+		default:
+			pods = append(pods, p)
+		}
+	}
+	return pods, omitted, of, nil
 }
 
 func (m *Manager) noSuch(id fleet.ObjectID, err error) error {
@@ -184,7 +201,7 @@ func workloadOf(id fleet.ObjectID, object map[string]any) (w workload, selector 
 }
 
 // ownedBy reports that a pod belongs to what is owned, be it through a ReplicaSet; a ReplicaSet that does is noted.
-func (m *Manager) ownedBy(ctx context.Context, p *corev1.Pod, owned map[types.UID]bool) bool {
+func (m *Manager) ownedBy(ctx context.Context, p *metav1.ObjectMeta, owned map[types.UID]bool) bool {
 	for _, o := range p.OwnerReferences {
 		yes, known := owned[o.UID]
 		if !known && o.Kind == "ReplicaSet" {
