@@ -103,8 +103,11 @@ func TestLogsAreFollowed(t *testing.T) {
 		if e := q.GetObject(); e.GetGroup() != "apps" || e.GetVersion() != "v1" || e.GetKind() != "Deployment" || o.GetContainer() != "main" {
 			t.Errorf("asked %v", q)
 		}
-		if n == 1 && (o.GetTail() != 5 || o.GetSinceMillis() != 60_000 || len(after) != 0) || n > 1 && (o.GetTail() != 0 || o.GetSinceMillis() != 0 || len(after) != 1 || after[0].GetNanos() != int64(n)-1) {
+		if n == 1 && (o.GetTail() != 5 || o.GetSinceMillis() != 60_000 || len(after) != 0) || n > 1 && (o.GetTail() != 0 || len(after) != 1 || after[0].GetNanos() != int64(n)-1) {
 			t.Errorf("question %d: %v", n, o)
+		}
+		if since := o.GetSinceMillis(); n > 1 && since < 60_000+(uint64(n)-1)*1000 || since > 90_000 {
+			t.Errorf("question %d: a pod that has written nothing for a minute is read from %d ms before", n, since)
 		}
 		return &agentv1.QueryResult{Logs: &agentv1.Logs{Omitted: 2, Pods: []*agentv1.PodLog{
 			{At: &agentv1.LogCursor{Pod: "web-x", Uid: "u", Nanos: int64(n)}, Container: "main", Data: []byte{'0' + byte(n), '\n'}},

@@ -52,7 +52,7 @@ func (a *API) GetLogs(req *towlinev1.GetLogsRequest, st grpc.ServerStreamingServ
 	}); err != nil {
 		return err
 	}
-	f := &following{a: a, cluster: c, query: q, send: st.Send, said: map[string]string{}}
+	f := &following{a: a, cluster: c, query: q, began: a.now(), since: q.GetLogs().GetSinceMillis(), send: st.Send, said: map[string]string{}}
 	for {
 		if err := f.read(st.Context()); err != nil || !req.GetFollow() {
 			return err
@@ -96,6 +96,8 @@ type following struct {
 	a       *API
 	cluster fleet.ClusterName
 	query   *agentv1.Query
+	began   time.Time
+	since   uint64 // milliseconds before it began; 0: any
 	send    func(*towlinev1.GetLogsResponse) error
 	said    map[string]string // by pod, why there is no log of it
 	omitted uint32
@@ -105,6 +107,9 @@ type following struct {
 func (f *following) read(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, logsTimeout)
 	defer cancel()
+	if f.since > 0 { // a pod that had no line within that time is read from the same moment again
+		f.query.Logs.SinceMillis = f.since + uint64(f.a.now().Sub(f.began).Truncate(time.Second).Milliseconds())
+	}
 	got, err := f.a.o.Sessions.Query(asking, f.cluster, &agentv1.Query{Type: f.query.GetType(), MaxBytes: f.query.GetMaxBytes(), Object: f.query.GetObject(), Logs: f.query.GetLogs()})
 	switch {
 	case ctx.Err() != nil:
@@ -132,7 +137,7 @@ func (f *following) read(ctx context.Context) error {
 		}
 	}
 	// A pod that comes later is read from its beginning.
-	f.query.Logs.After, f.query.Logs.Tail, f.query.Logs.SinceMillis = next, 0, 0
+	f.query.Logs.After, f.query.Logs.Tail = next, 0
 	return nil
 }
 
