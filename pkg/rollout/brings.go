@@ -8,11 +8,12 @@ import (
 
 // Brings reports that a member which has nothing may be given the module without a person's word, where the placement in force has it. One
 // that was left out is not, nor is one whose turn had not come when the rollout ended, unless it joins anew or its labels change; nor one
-// whose turn comes only when somebody has said so. places says of a revision whether its placement has the module in the cluster.
+// that failed by being away at its turn, for only a retry gives it something; nor one whose turn comes only when somebody has said so.
+// places says of a revision whether its placement has the module in the cluster.
 func (s *State) Brings(p *Plan, i int, places func(revision int64) bool) bool {
 	r := s.record(i)
 	switch {
-	case r.State == ClusterSkipped:
+	case r.State == ClusterSkipped, isFailed(r) && !r.given():
 		return false
 	case s.State.Ended():
 		return r.State != ClusterToApply && !s.passedBy(r) || r.has(flagLate) && s.brings(p, r.Stage, places)

@@ -37,6 +37,8 @@ func TestBrings(t *testing.T) {
 		"nobody is in the canary":                {[]string{"unselect c1", "start r2"}, false, false, false},
 		"that was promoted":                      {[]string{"unselect c1", "start r2", "promote by=bob"}, true, true, false},
 		"skipped":                                {[]string{"start r2", "skip d1 by=bob"}, true, false, false},
+		"missed at its turn":                     {[]string{"strategy offline=Fail maxFailures=1", "away d1", "start r2", "ready c1", "back d1"}, true, false, false},
+		"while the others are on their way":      {[]string{"strategy offline=Fail maxFailures=2", "fleet d3", "away d1", "start r2", "ready c1", "back d1"}, true, false, false},
 		"aborted before it came":                 {[]string{"start r2", "abort by=bob"}, true, false, false},
 		"one that joins gets what is there":      {[]string{"gate rest before approval", "start r2 from=r1", "fleet d2"}, true, false, true}, // whoever approves this one
 		"one that joins for the wider placement": {joins("gate rest before approval", "start r2 from=r1"), true, false, false},
