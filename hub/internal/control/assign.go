@@ -188,6 +188,9 @@ func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why st
 		dead = proto.CloneOf(dead)
 		dead.Hold, dead.Generation = true, generation
 	}
+	if record.Damaged(old) { // what it has stays unknown
+		why = record.StillDamaged(a.revision, why)
+	}
 	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Capabilities: old.GetCapabilities(), ChosenGeneration: record.ChosenGeneration(old), Tombstone: dead, Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
 		ProblemRevision: a.revision, FirstGeneration: old.GetFirstGeneration(), Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown(), LetGoAt: old.GetLetGoAt()}
 }

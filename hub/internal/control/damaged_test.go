@@ -287,6 +287,36 @@ func TestDamagedAssignmentIsRetried(t *testing.T) {
 	}
 }
 
+// TestDamagedAssignmentStaysSo: the revision that is to come in the place of what cannot be read needs a label that the cluster does not have. What
+// was in the record is not known by that, and is taken for no older generation; once the label is there, the cluster gets it.
+func TestDamagedAssignmentStaysSo(t *testing.T) {
+	b := memory.New()
+	l := newLeaderOn(t, b)
+	l.fleetOf("a")
+	l.damage(b, store.DesiredKey("a", shop))
+	l.put(func(w store.Writer) {
+		rev := l.revision(2)
+		rev.Revision.Spec.Bindings = []*towlinev1.Binding{{Name: "REGION", ClusterLabel: "region"}}
+		w.Put(store.RevisionKey(shop, 2), rev)
+	})
+	l.state(shop).reset()
+	l.verb(1, &towlinev1.VerbRecord{Verb: rollout.VerbRetry, Clusters: []string{"a"}})
+	if d := l.desired("a"); !record.Damaged(d) || d.GetProblemRevision() != 2 || !strings.Contains(d.GetProblem(), "region") {
+		t.Fatalf("what cannot be assigned: %v", d)
+	}
+	l.put(func(w store.Writer) {
+		rec, _, _ := store.Get[*storev1.ClusterRecord](w, store.ClusterKey("a"))
+		rec = proto.CloneOf(rec)
+		rec.Cluster.Metadata.Labels = map[string]string{"region": "eu"}
+		w.Put(store.ClusterKey("a"), rec)
+	})
+	l.state(shop).reset()
+	l.verb(2, &towlinev1.VerbRecord{Verb: rollout.VerbRetry, Clusters: []string{"a"}})
+	if d := l.desired("a"); d.GetProblem() != "" || d.GetSync().GetRevision() != 2 {
+		t.Errorf("once it can be: %v", d)
+	}
+}
+
 // reportReady has the cluster's agent say that all of what it was given is fine.
 func (l *leader) reportReady(c fleet.ClusterName) {
 	l.t.Helper()

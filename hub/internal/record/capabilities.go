@@ -125,6 +125,9 @@ func variantFor(r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord
 			return v
 		}
 	}
+	if can.IsZero() && ChosenGeneration(d) > AnewGeneration(r, c.Name) {
+		can = Digest(d.GetCapabilities()) // what it told is lost by damage, and it can do no less until it tells again
+	}
 	v.Capabilities = can
 	return v
 }

@@ -162,6 +162,11 @@ func DamagedFloor(f *storev1.FloorRecord) bool { return f.GetHold() && f.GetGene
 // Damaged reports that what a cluster should run of a module cannot be read.
 func Damaged(d *storev1.DesiredRecord) bool { return strings.HasPrefix(d.GetProblem(), damage) }
 
+// StillDamaged says that a revision cannot be assigned in the place of what cannot be read. It is Damaged as well.
+func StillDamaged(revision int64, why string) string {
+	return fmt.Sprintf("%sits agent keeps what it has, and r%d cannot be assigned: %s", damage, revision, why)
+}
+
 // damaged reports that a freeze cannot be read: a sound one names a module or a cluster.
 func damaged(h *towlinev1.Hold) bool {
 	return h.GetKind() == HoldFreeze && h.GetModule() == "" && h.GetCluster() == ""

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -22,6 +23,9 @@ func (x *session) sendAhead(ctx context.Context, st stream, ahead []content) err
 			continue
 		}
 		d, err := x.server.o.Bundles.Delta(ctx, c.before, c.bundle)
+		if isLost(err) {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("cluster %s: %w", x.cluster, err)
 		}
@@ -35,8 +39,17 @@ func (x *session) sendAhead(ctx context.Context, st stream, ahead []content) err
 	return nil
 }
 
+// isLost reports that a content cannot be had from the store. It keeps back its own module alone, of which the agent says so when it asks
+// for the content: without an index nothing else would come to a cluster that has nothing yet.
+func isLost(err error) bool {
+	return errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt)
+}
+
 func (x *session) sendPolicies(ctx context.Context, st stream, d fleet.Digest) error {
 	data, err := x.server.o.Store.Blobs().GetCompressed(ctx, d)
+	if isLost(err) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("cluster %s: policies %s: %w", x.cluster, d.Short(), err)
 	}

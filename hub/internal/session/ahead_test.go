@@ -125,3 +125,21 @@ func TestNothingGoesAheadToAnAgentThatResumes(t *testing.T) {
 		t.Errorf("sent %q", got)
 	}
 }
+
+// TestLostContentKeepsNoIndexBack: of what is new to an agent that has nothing yet, the content of one module cannot be read, or its policies.
+func TestLostContentKeepsNoIndexBack(t *testing.T) {
+	s := newServer(t, &gates{})
+	assign(t, s, "app", 1, "[]", "one")
+	assign(t, s, "web", 2, "[]", "two")
+	lost := fleet.DigestOf([]byte("never put"))
+	set(t, s, "gone", &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: "default/gone", Generation: 3, Revision: 1, Bundle: lost.Bytes(), Policies: lost.Bytes(), Objects: 1}})
+	x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+	x.machine = machine{fresh: true}
+	agent := &taker{}
+	if err := x.sync(t.Context(), agent, dirtyDesired); err != nil {
+		t.Errorf("the session ends: %v", err)
+	}
+	if got, want := agent.take(), "contents []; contents one; contents two; index 3"; got != want {
+		t.Errorf("sent %q, want %q", got, want)
+	}
+}
