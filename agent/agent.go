@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +44,7 @@ const DefaultNamespace = fleet.AgentNamespace
 type Options struct {
 	// Hubs are the hub's addresses as HOST:PORT, tried in turn.
 	Hubs []string
-	// JoinToken, or the file that has it.
+	// JoinToken, or the file that has it, which is read again and again.
 	JoinToken, JoinTokenFile string
 	// StateDir keeps the agent's state; empty: Secrets in Namespace.
 	StateDir string
@@ -78,8 +77,10 @@ type Options struct {
 type Agent struct {
 	o      Options
 	config *rest.Config
-	token  string
 	dialer *dialer
+	token  joinToken
+	// unredeemed is what was logged last of a join token that waits.
+	unredeemed string
 	// conditions are what holds for the cluster as a whole, for whoever finds out.
 	conditions *report.Conditions
 	// reach says whether the cluster is seen; it lives on what the fence hears.
@@ -111,7 +112,7 @@ func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	a := &Agent{o: o, config: o.Config, token: o.JoinToken, dialer: &dialer{hubs: o.Hubs, dial: o.Dialer},
+	a := &Agent{o: o, config: o.Config, token: joinToken{file: o.JoinTokenFile, text: o.JoinToken, log: o.Log.With("part", "identity")}, dialer: &dialer{hubs: o.Hubs, dial: o.Dialer},
 		conditions: report.NewConditions()}
 	a.restored = toldFor{conditions: a.conditions, time: restoredFor}
 	a.twins = toldFor{conditions: a.conditions, time: twinMemory}
@@ -128,10 +129,8 @@ func New(o Options) (*Agent, error) {
 			return nil, err
 		}
 	}
-	if o.JoinTokenFile != "" {
-		if a.token, err = readToken(o.JoinTokenFile); err != nil {
-			return nil, err
-		}
+	if err := a.token.read(); err != nil {
+		return nil, err
 	}
 	return a, nil
 }
@@ -153,22 +152,6 @@ func (o Options) check() error {
 		return fleet.Invalid("--join-token", "use it or --join-token-file, not both")
 	}
 	return nil
-}
-
-// readToken reads the join token. A missing file is none: it may be removed once the agent has joined.
-func readToken(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("--join-token-file: %w", err)
-	}
-	token := strings.TrimSpace(string(b))
-	if token == "" {
-		return "", fleet.Invalidf("--join-token-file", "%s is empty; put the join token there that towline cluster join printed", path)
-	}
-	return token, nil
 }
 
 // Run works until ctx ends. It waits for the Lease of the cluster first: only one agent of a cluster does anything.
@@ -313,7 +296,7 @@ func (a *Agent) openDesired(ctx context.Context, f *fence.Fence, store state.Sto
 
 // lead is the agent's work while it holds the Lease. Everything in memory is made anew from the state.
 func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c cluster, was state.Tenure) error {
-	id, err := identity.Open(ctx, identity.Options{State: store, Dial: a.dialer.next, Token: a.token, ClusterUID: c.uid,
+	id, err := identity.Open(ctx, identity.Options{State: store, Dial: a.dialer.next, Token: a.token.given(), ClusterUID: c.uid,
 		Version: version.Version, Log: a.o.Log.With("part", "identity")})
 	if err != nil {
 		return err
@@ -362,7 +345,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 			return work.Preview(ctx, x, contents)
 		}, Events: work.Events, Logs: work.Logs, MayRead: a.policy.mayRead, SealingKey: values.PublicKey(), Secrets: secretsTo(work), ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,
 		MinReconnect: a.o.MinReconnect, MaxReconnect: a.o.MaxReconnect, Log: a.o.Log.With("part", "session"),
-		Prepare: func(ctx context.Context) error { return a.prepare(ctx, id, held, work) }, Dial: a.dialer.with(id)})
+		Prepare: func(ctx context.Context) error { return a.prepare(ctx, id) }, Dial: a.dialer.with(id)})
 	if err != nil {
 		return err
 	}
@@ -371,6 +354,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	group.Go(func() error { return loop.Run(ctx) })
 	group.Go(func() error { return look.run(ctx) })
 	group.Go(func() error { return id.Run(ctx) })
+	group.Go(func() error { return a.rejoin(ctx, id) })
 	group.Go(func() error { return a.policy.keep(ctx, store) })
 	group.Go(func() error { return a.reach.Run(ctx, work) })
 	return group.Wait()

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -75,14 +76,28 @@ func writeKubeconfig(t *testing.T) string {
 func TestTokenFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	o := Options{Hubs: []string{"hub:1"}, Config: &rest.Config{}, JoinTokenFile: path}
-	if a, err := New(o); err != nil || a.token != "" {
+	if a, err := New(o); err != nil || a.token.text != "" {
 		t.Errorf("a missing file is no error once the agent has joined: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("towline1.abc\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if a, err := New(o); err != nil || a.token != "towline1.abc" {
-		t.Errorf("token %q, %v", a.token, err)
+	var log bytes.Buffer
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	a, err := New(o)
+	if err != nil || a.token.text != "towline1.abc" {
+		t.Fatalf("token %q, %v", a.token.text, err)
+	}
+	for _, step := range []struct{ text, want string }{{"towline1.def", "towline1.def"}, {"\n", "towline1.def"}, {"", "towline1.def"}, {"towline1.ghi", "towline1.ghi"}} {
+		if err := os.WriteFile(path, []byte(step.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.token.given(); got != step.want {
+			t.Errorf("after %q is written the token is %q", step.text, got)
+		}
+	}
+	if text := log.String(); strings.Count(text, "is empty") != 1 || strings.Contains(text, "towline1.") {
+		t.Errorf("logged:\n%s", text)
 	}
 }
 

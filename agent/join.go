@@ -16,7 +16,6 @@ import (
 	"towline.dev/towline/agent/internal/desired"
 	"towline.dev/towline/agent/internal/identity"
 	"towline.dev/towline/agent/internal/session"
-	"towline.dev/towline/agent/internal/worker"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -60,7 +59,7 @@ func (d *dialer) to(addr string, t *tls.Config) (*grpc.ClientConn, error) {
 }
 
 // join redeems the join token of an agent that has no identity yet, or that had left, however long the hub is away. A
-// token that the hub refuses ends it: only a person can help. Any other agent redeems a new token on the way (prepare),
+// token that the hub refuses ends it: only a person can help. Any other agent redeems a new token on the way (rejoin, prepare),
 // and keeps the cluster correct meanwhile.
 func (a *Agent) join(ctx context.Context, id *identity.Identity, left bool) error {
 	if id.HubID() != "" && !left {
@@ -68,6 +67,7 @@ func (a *Agent) join(ctx context.Context, id *identity.Identity, left bool) erro
 	}
 	tries := backoff.New(backoff.Policy{Min: max(a.o.MinReconnect, 200*time.Millisecond), Max: max(a.o.MaxReconnect, time.Minute)}, rand.Float64)
 	for waiting := false; ; waiting = true {
+		a.offer(ctx, id)
 		err := id.Enroll(ctx)
 		if err == nil {
 			return nil
@@ -92,27 +92,57 @@ func transient(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// prepare redeems a new join token of an agent that has joined before.
-func (a *Agent) prepare(ctx context.Context, id *identity.Identity, held *desired.Store, work *worker.Manager) error {
-	if id.NeedsEnroll() {
-		hubID := id.HubID()
-		err := id.Enroll(ctx)
-		_, terr := id.TLS()
-		switch {
-		case err != nil && terr == nil && transient(err):
-			return nil // the identity that it has still holds
-		case err != nil:
-			return err
-		case id.HubID() != hubID:
-			return fmt.Errorf("joined hub %s after %s: %w", id.HubID(), hubID, session.ErrRestart)
-		}
+// prepare redeems a new join token of an agent that has joined before. Once it has, its parts are made anew, as at a start: it may have
+// left, been refused, or joined another hub.
+func (a *Agent) prepare(ctx context.Context, id *identity.Identity) error {
+	if !id.NeedsEnroll() {
+		return nil
 	}
-	before := held.Held().Assemblage.Lineage
-	a.adopt(ctx, id, held)
-	if now := held.Held(); now.Assemblage.Lineage != before && now.Behind == "" {
-		work.Set(now.Assemblage, now.Strays) // what was ordered before the join deletes nothing any more
+	join := id.Join()
+	err := id.Enroll(ctx)
+	_, terr := id.TLS()
+	switch {
+	case id.Join() != join:
+		a.unredeemed = ""
+		return fmt.Errorf("joined hub %s: %w", id.HubID(), session.ErrRestart)
+	case err != nil && (terr != nil || !transient(err)):
+		return err
+	case err != nil && err.Error() != a.unredeemed:
+		a.unredeemed = err.Error()
+		a.o.Log.Warn("the join token is not redeemed yet; going on with the identity that is stored", "error", err)
 	}
 	return nil
+}
+
+// rejoin has the connection made anew when a join token is to be redeemed, which is done before a dial (prepare), and again until the hub
+// has answered.
+func (a *Agent) rejoin(ctx context.Context, id *identity.Identity) error {
+	tries := backoff.New(backoff.Policy{Min: tokenEvery, Max: 5 * time.Minute}, rand.Float64)
+	var due time.Time
+	for backoff.Wait(ctx, tokenEvery) == nil {
+		if a.offer(ctx, id) {
+			tries.Reset()
+			due = time.Time{}
+		}
+		if id.NeedsEnroll() && !time.Now().Before(due) {
+			due = time.Now().Add(tries.Next())
+			id.Rejoin()
+		}
+	}
+	return nil
+}
+
+// offer gives the identity the join token that its file has by now, and reports that it is another one.
+func (a *Agent) offer(ctx context.Context, id *identity.Identity) bool {
+	before := a.token.text
+	text := a.token.given()
+	if text == before {
+		return false
+	}
+	if err := id.Offer(ctx, text); err != nil {
+		a.token.warn("the join token is of no use; going on with the identity that is stored", err)
+	}
+	return true
 }
 
 // adopt takes note of the join. Should that not be durable now, a restart takes note of it again.

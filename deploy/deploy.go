@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"towline.dev/towline/pkg/rpc/jointoken"
 )
 
 // Namespace is where hub and agent live.
@@ -23,6 +25,10 @@ const (
 	DefaultAgentImage = "towline/towline-agent"
 	DefaultHubImage   = "towline/towline-hub"
 )
+
+// tokenAnnotation of the agent's pods is the ID of the join token, which is no secret: with another token they are made anew, and come with
+// it at once, also those of a version that reads the token once.
+const tokenAnnotation = "towline.dev/join-token"
 
 //go:embed agent/*.yaml hub/*.yaml
 var files embed.FS
@@ -66,6 +72,10 @@ func AgentObjects(o AgentOptions) ([]*unstructured.Unstructured, error) {
 	if o.Restricted {
 		rights = "agent/rbac-restricted.yaml"
 	}
+	token, err := jointoken.Parse(o.Token)
+	if err != nil {
+		return nil, fmt.Errorf("deploy: %w", err)
+	}
 	objects, err := read("agent/namespace.yaml", rights, "agent/secret.yaml", workload)
 	if err != nil {
 		return nil, err
@@ -79,7 +89,8 @@ func AgentObjects(o AgentOptions) ([]*unstructured.Unstructured, error) {
 		case "Secret":
 			err = unstructured.SetNestedField(object.Object, o.Token, "stringData", "token")
 		case "Deployment", "DaemonSet":
-			err = setContainer(object, image(o.Image, DefaultAgentImage, o.Version), args, "--hub=", "run")
+			err = errors.Join(setContainer(object, image(o.Image, DefaultAgentImage, o.Version), args, "--hub=", "run"),
+				unstructured.SetNestedField(object.Object, token.ID, "spec", "template", "metadata", "annotations", tokenAnnotation))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("deploy: %s %s: %w", object.GetKind(), object.GetName(), err)

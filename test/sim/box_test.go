@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing/synctest"
@@ -29,8 +30,8 @@ type box struct {
 	w      *world
 	name   string
 	server *Server
-	token  string
 	delay  time.Duration
+	hubs   []string
 
 	mu     sync.Mutex
 	agent  *agentProcess // the newest one
@@ -56,7 +57,7 @@ const (
 )
 
 func newBox(w *world, name string, i int) *box {
-	b := &box{w: w, name: name, server: NewServer(name), delay: 2*time.Millisecond + time.Duration(i)*130*time.Microsecond, odd: map[int]trouble{}}
+	b := &box{w: w, name: name, server: NewServer(name), hubs: []string{agentsAddress}, delay: 2*time.Millisecond + time.Duration(i)*130*time.Microsecond, odd: map[int]trouble{}}
 	b.server.OnWrite = func(x Write) { w.judge.wrote(b, x) }
 	return b
 }
@@ -86,7 +87,7 @@ func (b *box) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	must(b.w.t, os.Setenv("POD_NAME", fmt.Sprintf("agent-%s", b.name)))
-	a, err := agent.New(agent.Options{Hubs: []string{agentsAddress}, JoinToken: b.token, Config: &rest.Config{Host: "http://" + b.name, Transport: p},
+	a, err := agent.New(agent.Options{Hubs: b.hubs, JoinTokenFile: b.tokenFile(), Config: &rest.Config{Host: "http://" + b.name, Transport: p},
 		Dialer: b.w.net.Dialer(b.name), Uptime: uptime, Log: b.w.log.With("cluster", b.name, "process", p.id)})
 	must(b.w.t, err)
 	b.w.note("agent %s %d starts", b.name, p.id)
@@ -99,6 +100,13 @@ func (b *box) start() {
 		}
 	})
 	synctest.Wait() // it has read its name
+}
+
+// tokenFile has the cluster's join token. One that is put there while an agent runs is what it has to find.
+func (b *box) tokenFile() string { return filepath.Join(b.w.dir, b.name+".token") }
+
+func (b *box) putToken(token string) {
+	must(b.w.t, os.WriteFile(b.tokenFile(), []byte(token), 0o600))
 }
 
 // uptime is by the time of the life: by the machine's own an agent would be in more of a hurry the busier the machine is.

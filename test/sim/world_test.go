@@ -288,7 +288,7 @@ func (w *world) enroll(name string) {
 		if status.Code(err) == codes.AlreadyExists { // the answer of the try before was lost
 			got, err = w.Clusters.JoinCluster(ctx, &towlinev1.JoinClusterRequest{Name: name, Reissue: true})
 		}
-		b.token = got.GetToken()
+		b.putToken(got.GetToken())
 		return err
 	})
 	if err != nil {

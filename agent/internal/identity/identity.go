@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/rpc/jointoken"
@@ -131,16 +132,30 @@ func Open(ctx context.Context, o Options) (*Identity, error) {
 		}
 		return i, nil
 	}
-	token, err := jointoken.Parse(o.Token)
+	err = i.Offer(ctx, o.Token)
 	if err != nil && i.current == nil {
 		return nil, err
 	}
 	if err != nil {
 		o.Log.Warn("the join token is of no use; going on with the identity that is stored", "error", err)
-		return i, nil
 	}
-	i.token = &token
 	return i, nil
+}
+
+// Offer takes a join token, as given, in place of the one before. One that is being redeemed is redeemed first.
+func (i *Identity) Offer(ctx context.Context, text string) error {
+	token, err := jointoken.Parse(text)
+	if err != nil {
+		return err
+	}
+	if err := i.asking.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("identity: the hub is being asked already: %w", err)
+	}
+	defer i.asking.Release(1)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.token, i.rejected, i.stranger, i.sent = &token, nil, false, false
+	return nil
 }
 
 func decodeCredential(raw []byte) (*credential, error) {
@@ -257,8 +272,11 @@ func (i *Identity) noteRefusal(of *x509.Certificate, err error) {
 	i.refusal = refusal{of, err}
 }
 
-// Renewed carries a signal when a new certificate is in use: connections of the old one should be made anew.
+// Renewed carries a signal when connections should be made anew: a new certificate is in use, or a join token is to be redeemed.
 func (i *Identity) Renewed() <-chan struct{} { return i.renewed }
+
+// Rejoin has connections made anew, before which Enroll is called.
+func (i *Identity) Rejoin() { dirty.Poke(i.renewed) }
 
 // NeedsEnroll reports that there is a join token that was not redeemed yet.
 func (i *Identity) NeedsEnroll() bool {

@@ -44,7 +44,7 @@ type Options struct {
 	Prepare func(ctx context.Context) error
 	// Dial makes a connection to one of them; it does not wait for it.
 	Dial func(addr string) (*grpc.ClientConn, error)
-	// Renewed carries a signal when the connection should be made anew with a new certificate.
+	// Renewed carries a signal when the connection should be made anew: with a new certificate, or because Prepare has something to do.
 	Renewed <-chan struct{}
 	// TrustCAs takes the hub's CAs when they change.
 	TrustCAs func(ctx context.Context, ca [][]byte) error
@@ -226,7 +226,7 @@ type errDrain struct {
 
 func (e errDrain) Error() string { return "the hub is stopping: " + e.reason }
 
-var errRenewed = errors.New("the certificate was renewed")
+var errRenewed = errors.New("the connection is made anew for the agent's identity")
 
 const (
 	// settled is how long a session must live to be one that a hub's planned spread, and no waits of before, hold for.
@@ -244,7 +244,7 @@ func (l *Loop) after(ctx context.Context, e end) time.Duration {
 	var drain errDrain
 	switch {
 	case errors.Is(e.err, errRenewed):
-		l.enter("renewed", slog.LevelInfo, "connecting anew with the new certificate")
+		l.enter("renewed", slog.LevelInfo, "connecting anew for the agent's identity")
 		return 0
 	case errors.As(e.err, &drain):
 		l.hub++

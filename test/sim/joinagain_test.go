@@ -1,0 +1,136 @@
+package sim
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// asks calls the hub, which answers.
+func (w *world) asks(what string, call func(context.Context) error) {
+	w.t.Helper()
+	must(w.t, w.insist(what, call))
+}
+
+// issue has a cluster get a join token, and puts it where its agent finds it.
+func (w *world) issue(cluster string, reissue bool) {
+	w.t.Helper()
+	w.asks("join", func(ctx context.Context) error {
+		got, err := w.Clusters.JoinCluster(ctx, &towlinev1.JoinClusterRequest{Name: cluster, Reissue: reissue})
+		if err == nil {
+			w.boxes[cluster].putToken(got.GetToken())
+		}
+		return err
+	})
+}
+
+// stateOf is a cluster's.
+func (w *world) stateOf(cluster string) (state string) {
+	w.t.Helper()
+	w.asks("get", func(ctx context.Context) error {
+		got, err := w.Clusters.GetCluster(ctx, &towlinev1.GetClusterRequest{Name: cluster})
+		state = got.GetCluster().GetStatus().GetState()
+		return err
+	})
+	return state
+}
+
+// unused counts the join tokens that no agent has come with.
+func (w *world) unused() (n int) {
+	w.t.Helper()
+	w.asks("tokens", func(ctx context.Context) error {
+		got, err := w.Identity.ListTokens(ctx, &towlinev1.ListTokensRequest{})
+		n = 0
+		for _, x := range got.GetTokens() {
+			if x.GetState() != "Used" {
+				n++
+			}
+		}
+		return err
+	})
+	return n
+}
+
+// TestNewTokenReachesARunningAgent: a new join token is put where the agent was started with another one, as kubectl apply puts it into the
+// Secret that is mounted there. The agent is not started anew; it has left the fleet, or is refused, or is welcome. Within the token's life it
+// has come with it, and follows the hub.
+func TestNewTokenReachesARunningAgent(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, dir, nil)
+		puts := 0
+		follows := func() {
+			t.Helper()
+			puts++
+			w.judge.wish(func(x *wish) { x.modules["one"] = want{number: puts, letters: "ab"} })
+			_ = w.put("one", want{number: puts, letters: "ab"}, "", false)
+			if wrong := w.healthyWithin(2 * time.Minute); wrong != "" {
+				t.Errorf("put %d: %s", puts, wrong)
+			}
+		}
+		follows()
+		for _, course := range []struct {
+			name    string
+			before  func(cluster string)
+			reissue bool
+		}{
+			{"removed", func(cluster string) {
+				w.asks("remove", func(ctx context.Context) error {
+					_, err := w.Clusters.RemoveCluster(ctx, &towlinev1.RemoveClusterRequest{Name: cluster, Objects: fleet.LeaveKeep})
+					return err
+				})
+			}, false},
+			{"revoked", func(cluster string) {
+				w.asks("revoke", func(ctx context.Context) error {
+					_, err := w.Clusters.RevokeCluster(ctx, &towlinev1.RevokeClusterRequest{Name: cluster, Reason: "a copy is suspected"})
+					return err
+				})
+			}, true},
+			{"welcome", func(string) {}, true},
+		} {
+			const cluster = "east"
+			course.before(cluster)
+			pause(5 * time.Minute)
+			w.issue(cluster, course.reissue)
+			pause(3 * time.Minute)
+			if state, unused := w.stateOf(cluster), w.unused(); state != string(fleet.ClusterReady) || unused > 0 {
+				t.Errorf("%s: the cluster is %s, and %d tokens are unused", course.name, state, unused)
+			}
+			follows()
+			if starts := w.boxes[cluster].starts; starts != 1 {
+				t.Errorf("%s: the agent was started %d times", course.name, starts)
+			}
+		}
+		for _, f := range w.judge.found {
+			t.Error(f)
+		}
+	})
+}
+
+// TestTokenIsRedeemedWhereOneHubIsDown: an agent is started with a new join token and an identity that holds. The hub that it asks first is
+// down; its session is with another one, and lasts. The token is redeemed all the same, before it expires.
+func TestTokenIsRedeemedWhereOneHubIsDown(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, dir, nil)
+		pause(time.Minute)
+		const cluster = "east"
+		b := w.boxes[cluster]
+		b.kill("to come with a new token")
+		b.hubs = append([]string{"down:7443"}, slices.Repeat(b.hubs, 99)...) // a session may begin with any
+		w.issue(cluster, true)
+		b.again()
+		pause(5 * time.Minute)
+		if state, unused := w.stateOf(cluster), w.unused(); state != string(fleet.ClusterReady) || unused > 0 {
+			t.Errorf("the cluster is %s, and %d tokens are unused", state, unused)
+		}
+		for _, f := range w.judge.found {
+			t.Error(f)
+		}
+	})
+}
