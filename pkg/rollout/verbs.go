@@ -181,7 +181,8 @@ func (d *decider) abortVerb(v *Verb) ([]Note, error) {
 	return d.mixed(), nil
 }
 
-// waitingGate finds the gate that a verb means: the named one, or the one of the kind that waits.
+// waitingGate finds the gate that a verb means: the named one, or one of the stage, or the one of the kind that waits. A rejection of a stage means
+// none that was passed: it can only stop the rollout.
 func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*GateHead, error) {
 	var found []*GateHead
 	for i := range d.s.Gates {
@@ -189,7 +190,7 @@ func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*Gat
 		if v.Stage != "" && d.p.Stages[g.Stage].Name != v.Stage || v.Gate != "" && g.Name != v.Gate || !fits(d.p.gateSpec(g)) {
 			continue
 		}
-		if v.Gate == "" && !d.stops(g) && (g.State == GateSuccessful || v.Stage == "") {
+		if v.Gate == "" && !d.stops(g) && (v.Stage == "" || v.Verb == VerbReject && g.State == GateSuccessful) {
 			continue
 		}
 		found = append(found, g)
