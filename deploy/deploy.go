@@ -4,7 +4,9 @@ package deploy
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
-
-	"towline.dev/towline/pkg/rpc/jointoken"
 )
 
 // Namespace is where hub and agent live.
@@ -26,9 +26,9 @@ const (
 	DefaultHubImage   = "towline/towline-hub"
 )
 
-// tokenAnnotation of the agent's pods is the ID of the join token, which is no secret: with another token they are made anew, and come with
-// it at once, also those of a version that reads the token once.
-const tokenAnnotation = "towline.dev/join-token"
+// tokenAnnotation of the agent's pods is a hash of the join token, from which nobody gets it: with another token they are made anew, and
+// come with it at once, also those of a version that reads the token once.
+const tokenAnnotation = "towline.dev/join-token-hash"
 
 //go:embed agent/*.yaml hub/*.yaml
 var files embed.FS
@@ -72,14 +72,11 @@ func AgentObjects(o AgentOptions) ([]*unstructured.Unstructured, error) {
 	if o.Restricted {
 		rights = "agent/rbac-restricted.yaml"
 	}
-	token, err := jointoken.Parse(o.Token)
-	if err != nil {
-		return nil, fmt.Errorf("deploy: %w", err)
-	}
 	objects, err := read("agent/namespace.yaml", rights, "agent/secret.yaml", workload)
 	if err != nil {
 		return nil, err
 	}
+	hash := sha256.Sum256([]byte(o.Token))
 	args := []string{"run"}
 	for _, hub := range o.Hubs {
 		args = append(args, "--hub="+hub)
@@ -90,7 +87,7 @@ func AgentObjects(o AgentOptions) ([]*unstructured.Unstructured, error) {
 			err = unstructured.SetNestedField(object.Object, o.Token, "stringData", "token")
 		case "Deployment", "DaemonSet":
 			err = errors.Join(setContainer(object, image(o.Image, DefaultAgentImage, o.Version), args, "--hub=", "run"),
-				unstructured.SetNestedField(object.Object, token.ID, "spec", "template", "metadata", "annotations", tokenAnnotation))
+				unstructured.SetNestedField(object.Object, hex.EncodeToString(hash[:8]), "spec", "template", "metadata", "annotations", tokenAnnotation))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("deploy: %s %s: %w", object.GetKind(), object.GetName(), err)
