@@ -37,7 +37,9 @@ type kind struct {
 	// event that had waited for one; nil: none is being read.
 	asOf  uint64
 	since map[Key]*Fingerprint
-	sight sight
+	// elsewhere are the objects of which a write in another version of the kind was answered since the list began that is being read.
+	elsewhere map[Key]bool
+	sight     sight
 	// listed is when the last complete list came, begun when the last one began, and took how long the one took that came.
 	listed, begun time.Time
 	took          time.Duration

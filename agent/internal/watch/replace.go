@@ -20,7 +20,7 @@ type Lost struct {
 func (k *kind) begin() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.since, k.due, k.begun = map[Key]*Fingerprint{}, time.Time{}, time.Now()
+	k.since, k.elsewhere, k.due, k.begun = map[Key]*Fingerprint{}, map[Key]bool{}, time.Time{}, time.Now()
 	for _, f := range k.flying {
 		f.listing = false
 	}
@@ -30,6 +30,15 @@ func (k *kind) begin() {
 func (k *kind) note(f *Fingerprint) {
 	if k.since != nil && !k.since[f.Key()].outdoes(f) {
 		k.since[f.Key()] = f
+	}
+}
+
+// wroteElsewhere says that a write of an object in another version of its kind was answered: a list that is being read need not show it.
+func (k *kind) wroteElsewhere(at Key) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.elsewhere != nil {
+		k.elsewhere[at] = true
 	}
 }
 
@@ -43,8 +52,8 @@ func (f *Fingerprint) outdoes(g *Fingerprint) bool {
 func (k *kind) Replace(list []any, version string) error {
 	asOf := apply.ParseVersion(version)
 	k.mu.Lock()
-	first, old, since := !k.synced, k.prints, k.since
-	k.prints, k.since, k.synced = make(map[Key]*Fingerprint, len(list)), nil, true
+	first, old, since, elsewhere := !k.synced, k.prints, k.since, k.elsewhere
+	k.prints, k.since, k.elsewhere, k.synced = make(map[Key]*Fingerprint, len(list)), nil, nil, true
 	clear(k.buried)
 	clear(k.answers) // an event of the same number may be another write's by now
 	var changed []*Fingerprint
@@ -59,7 +68,7 @@ func (k *kind) Replace(list []any, version string) error {
 			k.prints[at] = latest(old[at], s)
 			continue
 		}
-		if f.lost {
+		if f.lost && !elsewhere[at] {
 			lost = append(lost, Lost{k.id(at), f.UID, f.Version})
 		}
 		f.stillSays(old[at])

@@ -329,3 +329,32 @@ func TestLateAnswerForgetsNothingThatCameSince(t *testing.T) {
 	l.w.ForgetOne(s, before)
 	l.has(t)
 }
+
+// TestAnswerInAnotherVersionIsNoRestoredStore: two versions of a kind are watched, as an HPA's, and an object is written in the one while the other one
+// is listed, as of before. A list that began after the answer tells of a store that was put back.
+func TestAnswerInAnotherVersionIsNoRestoredStore(t *testing.T) {
+	for name, after := range map[string]bool{"answered while it is read": false, "answered before": true} {
+		l := newListing()
+		written := l.resource
+		written.Version = "v2"
+		l.w.kinds = map[apply.Resource]*kind{l.resource: l.kind, written: emptyKind(l.w, written)}
+		id := fleet.ObjectID{Kind: "ConfigMap", Namespace: "n", Name: "a"}
+		write := func() {
+			object := map[string]any{"apiVersion": "v2", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "n", "name": "a", "uid": "uid-a", "resourceVersion": "101"}}
+			l.w.Answered(written, object, &apply.Record{Record: plan.Record{ID: id, UID: "uid-a", ResourceVersion: 101}})
+		}
+		if after {
+			write()
+		}
+		l.begin()
+		if !after {
+			write()
+		}
+		shown := object("a", 90)
+		shown.lost = true // 90 is older than the record's 101
+		l.list(t, "95", shown)
+		if told := len(l.back) != 0; told != after {
+			t.Errorf("%s: told as put back: %+v", name, l.back)
+		}
+	}
+}

@@ -304,6 +304,11 @@ func (w *Watcher) Answered(r apply.Resource, obj map[string]any, record *apply.R
 	if k := w.kind(r); k != nil {
 		k.observe(f)
 	}
+	for _, k := range w.versions(record.ID) {
+		if k.resource != r {
+			k.wroteElsewhere(f.Key())
+		}
+	}
 }
 
 // Observe takes an object that the API server just answered, as if the watch had brought it. It tells nobody.

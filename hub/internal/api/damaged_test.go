@@ -285,6 +285,48 @@ func TestDamagedContentStopsNoList(t *testing.T) {
 	}
 }
 
+// TestDamagedContentHidesNoDrift: what drifts or ails cannot be listed. Who asks for that is told so, and not that nothing does.
+func TestDamagedContentHidesNoDrift(t *testing.T) {
+	a := newDamaged(t, content)
+	if _, err := storetest.All(a.o.Store).Update(t.Context(), func(w store.Writer) error {
+		d, _, _ := store.Get[*storev1.DesiredRecord](w, store.DesiredKey("c1", damagedShop))
+		st := fleet.SyncStatus{Module: damagedShop, Generation: 2, Bundle: record.Digest(d.GetSync().GetBundle()), Phase: fleet.PhaseApplied,
+			States: []fleet.ObjectState{{Sync: fleet.SyncSynced, Health: fleet.HealthDegraded, Drift: fleet.DriftDrifted}}}
+		w.Put(store.ObservedKey("c1", damagedShop), &storev1.ObservedRecord{Epoch: 3, Since: 1, Status: wire.SyncStatusToProto(st)})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.o.Store.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*towlinev1.ObjectFilter{{Drift: "*"}, {Drift: "Drifted"}, {Health: "Degraded"}} {
+		f.Cluster = "c1"
+		r, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Filter: f, PageSize: 10})
+		if err != nil || len(r.GetObjects()) != 1 || r.GetObjects()[0].GetReason() != fleet.AttentionDamaged {
+			t.Errorf("%v: %v, %v", f, r.GetObjects(), err)
+		}
+	}
+	if _, err := a.eventTargets(t.Context(), &towlinev1.ObjectFilter{Cluster: "c1", Name: "a"}, 0); !errors.Is(err, fleet.ErrCorrupt) {
+		t.Errorf("events of an object that it may have: %v", err)
+	}
+	if targets, err := a.eventTargets(t.Context(), &towlinev1.ObjectFilter{Cluster: "c1", Name: "b"}, 0); err != nil || len(targets) != 1 {
+		t.Errorf("events of an object of another module: %v, %v", targets, err)
+	}
+}
+
+// TestDamagedContentKeepsNoModule: what a deletion takes cannot be told, so that all may go.
+func TestDamagedContentKeepsNoModule(t *testing.T) {
+	a := newDamaged(t, content)
+	resp, err := a.DeleteModule(t.Context(), &towlinev1.DeleteModuleRequest{Name: "shop", DryRun: true})
+	if err != nil || resp.GetClusters() != 2 || resp.GetObjects() != 2 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	if _, err := a.DeleteModule(t.Context(), &towlinev1.DeleteModuleRequest{Name: "shop"}); err != nil {
+		t.Error(err)
+	}
+}
+
 // A revision that cannot be read, or the clusters of a rollout, are mended by putting the module again, as it is.
 func TestPutTakesThePlaceOfWhatIsDamaged(t *testing.T) {
 	for name, key := range map[string]string{

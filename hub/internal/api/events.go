@@ -84,6 +84,7 @@ func (a *API) eventTargets(ctx context.Context, f *towlinev1.ObjectFilter, minRe
 		return nil, err
 	}
 	asked := map[fleet.ClusterName]*eventTarget{}
+	var lost error // of a module that may have what is asked for
 	for _, t := range all {
 		q := &agentv1.Query{Type: wire.QueryEvents, Module: t.Module.String()}
 		if byIdentity(f) {
@@ -91,7 +92,11 @@ func (a *API) eventTargets(ctx context.Context, f *towlinev1.ObjectFilter, minRe
 			if err != nil {
 				return nil, err
 			}
-			if rows = slices.DeleteFunc(rows, isUnread); len(rows) == 0 {
+			if slices.ContainsFunc(rows, isUnread) {
+				lost = errUnread(rows[0])
+				continue
+			}
+			if len(rows) == 0 {
 				continue
 			}
 			if len(rows) > maxAskedObjects {
@@ -108,6 +113,9 @@ func (a *API) eventTargets(ctx context.Context, f *towlinev1.ObjectFilter, minRe
 			asked[t.Cluster] = &eventTarget{cluster: t.Cluster}
 		}
 		asked[t.Cluster].modules = append(asked[t.Cluster].modules, q)
+	}
+	if len(asked) == 0 && lost != nil {
+		return nil, lost
 	}
 	var out []*eventTarget
 	for _, t := range asked {

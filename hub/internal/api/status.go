@@ -350,22 +350,39 @@ func countsByKind(n map[string]int32) (out []*towlinev1.KindCount) {
 	return out
 }
 
-// countDelete counts the objects of one cluster.
+// countDelete counts the objects of one cluster. Where they cannot be listed, all that the agent tells of may go: what is damaged keeps no module
+// from being deleted.
 func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, kept map[string]int32, resp *towlinev1.DeleteModuleResponse) error {
-	listed, err := a.listedOf(ctx, *t)
+	goes, stays, err := a.goesAndStays(ctx, t, orphan)
+	if isLost(err) {
+		goes, stays, err = t.Tracker.Counts.Objects, nil, nil
+	}
 	if err != nil {
 		return err
+	}
+	resp.Objects += int32(goes)
+	for kind, n := range stays {
+		kept[kind] += n
+	}
+	return nil
+}
+
+// goesAndStays are how many objects a deletion takes from a cluster, and how many of each kind stay.
+func (a *API) goesAndStays(ctx context.Context, t *record.Tracked, orphan bool) (goes int, stays map[string]int32, err error) {
+	listed, err := a.listedOf(ctx, *t)
+	if err != nil {
+		return 0, nil, err
 	}
 	policies, err := a.policiesOf(ctx, *t)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	used, err := a.usedOf(ctx, *t)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	t.ListExtras()
-	resp.Objects += int32(t.Unlisted())
+	goes = t.Unlisted()
 	listed.Watched = nil // it stays in any case
 	if t.Input.Before != nil {
 		listed.Entries = nil // they are not there yet
@@ -374,20 +391,21 @@ func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, k
 	for _, e := range listed.Entries {
 		entries[e.ID] = e
 	}
+	stays = map[string]int32{}
 	for _, row := range tracker.Rows(t.Input, listed) {
 		labels := map[string]string{}
 		if e, is := entries[row.ID]; is && !row.Extra {
 			if labels, err = a.labelsOf(ctx, policies, t.Desired.GetSync().GetValues(), e); err != nil {
-				return err
+				return 0, nil, err
 			}
 		}
 		if orphan || used[row.ID] || plan.Survives(policies, row.ID, labels) {
-			kept[row.ID.Kind]++
+			stays[row.ID.Kind]++
 			continue
 		}
-		resp.Objects++
+		goes++
 	}
-	return nil
+	return goes, stays, nil
 }
 
 // usedOf are the objects that the module only used by the last report, which may be of a revision before: they are no more its own for that.

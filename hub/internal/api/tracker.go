@@ -221,9 +221,13 @@ func (a *API) objectsNamed(ctx context.Context, f *towlinev1.ObjectFilter, minRe
 	}
 	named := slices.DeleteFunc(slices.Clone(all), isUnread)
 	if len(named) == 0 && len(all) > 0 {
-		return nil, fleet.Errorf(fleet.ErrCorrupt, "module %s in cluster %s: %s", all[0].GetModule(), all[0].GetCluster(), all[0].GetMessage())
+		return nil, errUnread(all[0])
 	}
 	return named, nil
+}
+
+func errUnread(row *towlinev1.Object) error {
+	return fleet.Errorf(fleet.ErrCorrupt, "module %s in cluster %s: %s", row.GetModule(), row.GetCluster(), row.GetMessage())
 }
 
 func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, c *condition, all []record.Tracked) ([]*towlinev1.Object, error) {
@@ -255,15 +259,22 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, c *condi
 // says so, and keeps nobody from the others' (DESIGN §1.8).
 func (a *API) rowsIn(ctx context.Context, t *record.Tracked, f *towlinev1.ObjectFilter) ([]tracker.Row, error) {
 	listed, err := a.listedOf(ctx, *t)
-	if errors.Is(err, fleet.ErrCorrupt) || errors.Is(err, fleet.ErrNotFound) {
-		row := unread(t, err)
-		return slices.DeleteFunc([]tracker.Row{row}, func(tracker.Row) bool { return !suits(f, t, row) }), nil
+	if isLost(err) {
+		if row := unread(t, err); f.GetRevision() == 0 || f.GetRevision() == revisionOf(t, row) { // how its objects are nobody can tell
+			return []tracker.Row{row}, nil
+		}
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	t.ListExtras()
 	return slices.DeleteFunc(tracker.Rows(t.Input, listed), func(row tracker.Row) bool { return !matches(f, t, row) }), nil
+}
+
+// isLost reports that a content cannot be had from the store.
+func isLost(err error) bool {
+	return errors.Is(err, fleet.ErrCorrupt) || errors.Is(err, fleet.ErrNotFound)
 }
 
 // moduleID stands for all objects of a module whose names cannot be read.
@@ -368,13 +379,9 @@ var driftingNow = []fleet.Drift{fleet.DriftDrifted, fleet.DriftConflict, fleet.D
 
 // matches reports that the filter takes a row, before it is shown: most are not.
 func matches(f *towlinev1.ObjectFilter, t *record.Tracked, row tracker.Row) bool {
-	return takes(f, row.ID, row.Version) && suits(f, t, row)
-}
-
-// suits is that without what the object is called.
-func suits(f *towlinev1.ObjectFilter, t *record.Tracked, row tracker.Row) bool {
-	return (f.GetDrift() == "" || strings.EqualFold(f.GetDrift(), string(row.State.Drift)) ||
-		f.GetDrift() == "*" && slices.Contains(driftingNow, row.State.Drift)) &&
+	return takes(f, row.ID, row.Version) &&
+		(f.GetDrift() == "" || strings.EqualFold(f.GetDrift(), string(row.State.Drift)) ||
+			f.GetDrift() == "*" && slices.Contains(driftingNow, row.State.Drift)) &&
 		(f.GetHealth() == "" || strings.EqualFold(f.GetHealth(), string(row.State.Health))) &&
 		(f.GetReason() == "" || strings.EqualFold(f.GetReason(), row.Reason)) &&
 		(f.GetRevision() == 0 || f.GetRevision() == revisionOf(t, row))
