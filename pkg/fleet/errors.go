@@ -22,6 +22,9 @@ var (
 	ErrCorrupt      = errors.New("corrupt")            // stored or received bytes do not match their checksum
 )
 
+// ErrStopped is an ErrUnavailable of work that was stopped in the middle. Each try may cost as much as the last one, so it is tried a few times only.
+var ErrStopped = fmt.Errorf("stopped: %w", ErrUnavailable)
+
 // FieldError is an ErrInvalid that names the field.
 type FieldError struct {
 	Path    string // such as spec.placement.selector

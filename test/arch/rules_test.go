@@ -153,7 +153,7 @@ var importRules = []importRule{
 		name: "blobs know no records",
 		why:  "what refers to a blob is told to a collection by who knows the records; blobs that knew them would be loaded, locked and broken together with them",
 		of:   []string{"hub/internal/store/blobs/..."},
-		only: []string{"hub/internal/store/backend", "hub/internal/store/envelope", "gen/towline/store/v1", "pkg/fleet"},
+		only: []string{"hub/internal/store/backend", "hub/internal/store/envelope", "gen/towline/store/v1", "pkg/fleet", "pkg/guard"},
 	},
 	{
 		name: "envelopes and feeds know no keys",

@@ -569,6 +569,9 @@ func (c *Controller) outcome(ctx context.Context, key string, err error) time.Du
 		return 0
 	}
 	d := min(max(firstRetry, 2*c.backoff[key]), lastRetry)
+	if errors.Is(err, fleet.ErrStopped) {
+		d = lastRetry
+	}
 	c.backoff[key] = d
 	c.o.Meter.WorkFailed()
 	if stack := guard.Stack(err); stack != "" {

@@ -18,25 +18,18 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// Draft is what a put is going to list that is queued behind a rollout. If its source is elsewhere that is as the source is now,
-// and known when it has been fetched; what is cut when its turn comes may say something else.
-func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord, number int64) record.Draft {
+// Draft is what a put is going to list that is queued behind a rollout. It is known when a resolver has made it: whoever asks decides on another
+// module, and waits for no source and no rendering. If its source is elsewhere that is as the source is now; what is cut when its turn comes may
+// say something else.
+func (c *Controller) Draft(_ context.Context, m *wire.Module, rec *storev1.ModuleRecord, number int64) record.Draft {
 	key := draftOf(m, rec, number)
 	if d, known := c.drafts.get(key); known {
 		return d
 	}
-	if key.rollout != 0 {
-		if c.drafts.mayAsk(key, time.Now()) {
-			c.fetchDraft(rec, m.Ref, false)
-		}
-		return record.Draft{Coming: true}
+	if c.drafts.mayAsk(key, time.Now()) {
+		c.fetchDraft(rec, m.Ref, false)
 	}
-	d, err := c.draft(ctx, m, 0)
-	if err != nil {
-		return record.Draft{Coming: true} // by the hub's own trouble: what it lists is asked again
-	}
-	c.drafts.put(key, d, 0)
-	return d
+	return record.Draft{Coming: true}
 }
 
 // draft renders a put. What cannot be rendered is going to list nothing (see record.Draft of others of its source). Of what cannot be fetched
@@ -120,12 +113,12 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 	}
 	key := draftOf(m, rec, number)
 	word, wanted := c.drafts.wants(key) // before the fetch: what is told of meanwhile is fetched after it
-	if !wanted || key.rollout == 0 || !c.drafts.mayAsk(key, time.Now()) {
+	if !wanted || !c.drafts.mayAsk(key, time.Now()) {
 		return nil
 	}
 	d, err := c.draft(ctx, m, at)
 	switch {
-	case waitsForSecret(err) || errors.As(err, new(*unfetched)):
+	case waitsForSecret(err) || errors.As(err, new(*unfetched)) || errors.Is(err, fleet.ErrStopped):
 		c.drafts.lacks(key, time.Now(), lastRetry)
 		return nil // it is asked for again when that is set, and after a while; if its turn comes first, that says what is wrong
 	case isAway(err):

@@ -240,6 +240,9 @@ func (c *Controller) look(ctx context.Context, s *sight, asks []ask) (came recor
 	}
 	next := s.recall()
 	came, err = c.compare(ctx, s, asks, next)
+	if errors.Is(err, fleet.ErrStopped) {
+		err = &lookError{err, lookReason(err)} // the next look tries it again
+	}
 	var failed *lookError
 	switch {
 	case ctx.Err() != nil:

@@ -33,6 +33,8 @@ type moduleState struct {
 		number int64
 		since  time.Time
 	}
+	// stopped counts the tries of what was stopped in the middle each time so far.
+	stopped map[string]int
 	// variants are those that are to be rendered of revisions, by their number.
 	variants map[int64][]fleet.Variant
 	// spans are those of clusters that were sent of a rollout.

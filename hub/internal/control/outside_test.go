@@ -132,11 +132,11 @@ func TestWhatIsAssignedIsReadFirst(t *testing.T) {
 	}
 }
 
-// A put that is queued is rendered outside of the transaction that asks what it is going to list.
-func TestDraftsAreMadeOutsideOfTransactions(t *testing.T) {
+// A put that is queued is rendered by nobody who asks what it is going to list: who asks decides on another module. Until the resolver has rendered it
+// the put may list all that is let go.
+func TestDraftsAreMadeByTheResolver(t *testing.T) {
 	l := newLeader(t)
 	l.externalOf("a")
-	l.o.Source = oneFile{}
 	other := fleet.ModuleRef{Project: "default", Name: "other"}
 	digest, content := assemble.BundleDigest(nil)
 	_, err := l.o.Store.Blobs().Put(t.Context(), content)
@@ -155,11 +155,19 @@ func TestDraftsAreMadeOutsideOfTransactions(t *testing.T) {
 		w.Put(rolloutKey(other, queued), queued)
 		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(1)})
 	})
+	asked := &counting{}
+	l.o.Source = asked
 	l.asks(take("q", "a"))
 	l.must(l.answerRequests(t.Context(), shop))
 	_, err = l.answer("q")
 	l.must(err)
+	if h := l.desired("a").GetTombstone().GetHeirs(); len(h) != 1 || h[0].GetModule() != other.String() || !h[0].GetUnknown() || asked.n != 0 {
+		t.Errorf("heirs: %v, after %d were rendered", h, asked.n)
+	}
+	l.o.Source = oneFile{}
+	l.must(l.resolve(t.Context(), other))
+	l.again()
 	if h := l.desired("a").GetTombstone().GetHeirs(); len(h) != 1 || h[0].GetModule() != other.String() || h[0].GetUnknown() {
-		t.Errorf("heirs: %v", h)
+		t.Errorf("when it is rendered: %v", h)
 	}
 }

@@ -104,7 +104,7 @@ func (c *Controller) resolvePut(ctx context.Context, rec *storev1.ModuleRecord, 
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case errors.Is(err, fleet.ErrConflict) || errors.As(err, new(*storeError)) || errors.As(err, new(*source.SecretError)) || isAway(err):
+	case errors.Is(err, fleet.ErrConflict) || errors.As(err, new(*storeError)) || errors.As(err, new(*source.SecretError)) || isAway(err) || errors.Is(err, fleet.ErrStopped):
 		return nil, err
 	case err != nil:
 		return fails("SourceFailed", err)

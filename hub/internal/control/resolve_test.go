@@ -3,7 +3,10 @@ package control
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -100,9 +103,76 @@ func TestRenderWorkerThatDoesNotStartIsNoFaultOfTheSource(t *testing.T) {
 		t.Errorf("a look: %v, seen %q", err, looked.next.GetResolvedRef())
 	}
 	engine.starts = true
-	if d := l.Draft(t.Context(), m, rec, 1); !d.Known {
-		t.Errorf("what it lists then: %+v", d)
+	l.resolves()
+	if l.newestRevision() == nil {
+		t.Error("it starts, and there is no revision")
 	}
+}
+
+// standstill is a render worker that is stopped after half a minute in which it got no processor time, until the machine has some.
+type standstill struct {
+	busy
+	tries int
+}
+
+func (s *standstill) Build(ctx context.Context, job render.Job) (render.Built, error) {
+	if s.starts {
+		return s.busy.Build(ctx, job)
+	}
+	s.tries++
+	<-time.After(30 * time.Second)
+	return render.Built{}, fleet.Errorf(fleet.ErrStopped, "package: rendering was stopped")
+}
+
+// TestRenderThatIsStopped: what is stopped in the middle each time is tried a few times, the rollout fails and says why, and the next one is tried anew. A
+// look at the source says it at once, for the next look tries it again.
+func TestRenderThatIsStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLeader(t)
+		engine := &standstill{}
+		l.o.Engine, l.o.Source = engine, oneFile{}
+		rec := moduleRecord()
+		rec.Module.Spec.Package = &towlinev1.Package{Kustomize: &towlinev1.KustomizePackage{}}
+		begins := func(n int64) {
+			pending := rolloutRecord(n, string(rollout.Pending))
+			pending.Rollout.Revision = 0
+			l.put(func(w store.Writer) {
+				w.Put(store.ModuleKey(shop), rec)
+				w.Put(rolloutKey(shop, pending), pending)
+			})
+		}
+		begins(1)
+		began, builds := time.Now(), 0
+		for again := time.Nanosecond; again > 0; {
+			<-time.After(again)
+			again = l.runResolve(t.Context(), store.ModuleKey(shop))
+			if builds++; builds > 20 {
+				t.Fatalf("tried %d times in %s", builds, time.Since(began))
+			}
+		}
+		l.must(l.cutResolved(t.Context(), shop, l.state(shop)))
+		l.read(func(r store.Reader) {
+			ro := rollouts.Get(r, shop, 1).GetRollout().GetStatus()
+			if ro.GetState() != string(rollout.Failed) || !strings.Contains(ro.GetFacts().GetDetail(), "rendering was stopped; it was tried 5 times") || builds != 5 || time.Since(began) > 10*time.Minute {
+				t.Errorf("%s: %s, after %d tries in %s", ro.GetState(), ro.GetFacts().GetDetail(), builds, time.Since(began))
+			}
+		})
+		m, err := wire.ModuleFromProto(rec.GetModule())
+		l.must(err)
+		s := &sight{ref: shop, rec: rec, m: m, memory: &storev1.FollowRecord{}}
+		if _, err := l.look(t.Context(), s, nil); !errors.As(err, new(*lookError)) {
+			t.Errorf("a look: %v", err)
+		}
+		begins(2)
+		if again := l.runResolve(t.Context(), store.ModuleKey(shop)); again != lastRetry {
+			t.Errorf("the next one is tried again after %s", again)
+		}
+		engine.starts = true
+		l.resolves()
+		if l.newestRevision() == nil {
+			t.Error("it is not stopped any more, and there is no revision")
+		}
+	})
 }
 
 // A put that is bound to a plan cuts a revision only while its source comes to that.

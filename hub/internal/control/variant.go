@@ -332,6 +332,9 @@ func (c *Controller) renderAgain(ctx context.Context, m *wire.Module, rev *store
 			one, problem = x.render(ctx, v)
 			one.capabilities = v.sums(rev)
 		}
+		if errors.Is(problem, fleet.ErrStopped) {
+			problem = c.state(m.Ref).stoppedAgain(fmt.Sprintf("r%d %s", rev.GetRevision().GetNumber(), v.variant.Key()), problem)
+		}
 		if problem == nil {
 			stored, problem = c.store(ctx, m, set, []madeVariant{one})
 		}

@@ -118,6 +118,34 @@ func TestVariantsComeAndGo(t *testing.T) {
 	}
 }
 
+// stoppedEngine is stopped in the middle of everything.
+type stoppedEngine struct{}
+
+func (stoppedEngine) Build(context.Context, render.Job) (render.Built, error) {
+	return render.Built{}, fleet.Errorf(fleet.ErrStopped, "package: rendering was stopped")
+}
+
+// TestVariantThatIsStopped in the middle each time is tried a few times, and is noted then like one that cannot be rendered.
+func TestVariantThatIsStopped(t *testing.T) {
+	l, rev := varying(t, labelledRecord("a", nil))
+	l.o.Engine = stoppedEngine{}
+	m, err := wire.ModuleFromProto(record.ModuleOfRevision(shop, rev))
+	l.must(err)
+	m.Package = render.Package{Helm: &render.Helm{}}
+	for n := 1; ; n++ {
+		made, err := l.renderAgain(t.Context(), m, rev, []fleet.Variant{{Overrides: []int32{0}}})
+		switch {
+		case n == 5 && (err != nil || len(made) != 1 || !strings.Contains(made[0].GetProblem(), "rendering was stopped; it was tried 5 times")):
+			t.Errorf("try %d: %v, %v", n, made, err)
+		case n < 5 && (!errors.Is(err, fleet.ErrStopped) || l.outcome(t.Context(), "render", err) != lastRetry):
+			t.Errorf("try %d: %v, %v", n, made, err)
+		}
+		if n == 5 {
+			return
+		}
+	}
+}
+
 // chartEngine renders every chart to one object, whose name is a placeholder's.
 type chartEngine struct{}
 

@@ -138,7 +138,7 @@ func inTurn[T any](ctx context.Context, f *Fetcher, do func(context.Context) (T,
 		return made, nil
 	}
 	if errors.Is(own.Err(), context.DeadlineExceeded) {
-		err = fleet.Errorf(fleet.ErrExhausted, "takes the hub more than %s to unpack: put only what is to be delivered into it", maxUnpackTime)
+		err = fleet.Errorf(fleet.ErrStopped, "takes the hub more than %s to unpack: put only what is to be delivered into it, or look whether the hub's machine is overloaded", maxUnpackTime)
 	}
 	return made, &arrivedError{err}
 }
@@ -155,11 +155,11 @@ func (f *Fetcher) unpackWith(ctx context.Context, unpack unpacker) (Artifact, er
 }
 
 // Fetch resolves a source of a module of the project to an artifact. A *SecretError waits for a secret. Any other error is
-// an *AwayError, of a server, or fleet.ErrUnavailable where trying again may help; all others stay until the source is changed: fleet.ErrInvalid, fleet.ErrNotFound,
+// an *AwayError, of a server, fleet.ErrStopped, of an archive that is not unpacked in time, or fleet.ErrUnavailable where trying again may help; all others stay until the source is changed: fleet.ErrInvalid, fleet.ErrNotFound,
 // fleet.ErrDenied, among them *UnverifiedError (not signed as source.verify says), fleet.ErrExhausted (too large) and fleet.ErrCorrupt (not the wanted digest).
 func (f *Fetcher) Fetch(ctx context.Context, project string, src *towlinev1.Source) (Artifact, error) {
 	a, err := f.fetch(ctx, project, src)
-	if host := Origin(src); host != "" && errors.Is(err, fleet.ErrUnavailable) && !errors.As(err, new(*SecretError)) {
+	if host := Origin(src); host != "" && errors.Is(err, fleet.ErrUnavailable) && !errors.Is(err, fleet.ErrStopped) && !errors.As(err, new(*SecretError)) {
 		err = &AwayError{Host: host, Err: err}
 	}
 	return a, err

@@ -33,7 +33,7 @@ func TestUnpackingHasItsOwnTime(t *testing.T) {
 			t.Errorf("another one waited %v: %v", time.Since(began), err)
 		}
 		for range maxUnpacking {
-			if err := <-slow; !errors.Is(err, fleet.ErrExhausted) || !strings.Contains(err.Error(), "takes the hub more than 2m0s to unpack") {
+			if err := <-slow; !errors.Is(err, fleet.ErrStopped) || !strings.Contains(err.Error(), "takes the hub more than 2m0s to unpack") {
 				t.Errorf("a slow one: %v", err)
 			}
 		}

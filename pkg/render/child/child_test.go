@@ -142,7 +142,7 @@ func TestWhatABuildMayTake(t *testing.T) {
 		want   string
 	}{
 		"spin":            {Limits{CPU: time.Second}, fleet.ErrExhausted, "took more than 1s of processor time"},
-		"wait":            {Limits{Wall: 2 * time.Second}, fleet.ErrUnavailable, "of processor time in 2s: look whether the hub's machine is overloaded"},
+		"wait":            {Limits{Wall: 2 * time.Second}, fleet.ErrStopped, "of processor time in 2s: look whether the hub's machine is overloaded"},
 		"grow":            {Limits{Memory: 300 << 20}, fleet.ErrExhausted, "took more than 300 MiB of memory"},
 		"much":            {Limits{}, fleet.ErrExhausted, "more than 32 MiB"},
 		"names":           {Limits{Memory: 2 << 30}, fleet.ErrExhausted, "more than 32 MiB"}, // the race detector takes several times what a build does
@@ -150,7 +150,7 @@ func TestWhatABuildMayTake(t *testing.T) {
 		"panic":           {Limits{}, fleet.ErrInvalid, "panic: a nil map"},
 		"panic elsewhere": {Limits{}, fleet.ErrInvalid, "ended in the middle of it: panic: in a goroutine of its own"},
 		"exit":            {Limits{}, fleet.ErrInvalid, "ended in the middle of it: exit status 3"},
-		"killed":          {Limits{}, fleet.ErrUnavailable, "was killed in the middle of it: look whether the hub's machine or container has memory"},
+		"killed":          {Limits{}, fleet.ErrStopped, "was killed in the middle of it: look whether the hub's machine or container has memory"},
 		"write":           {Limits{}, fleet.ErrInvalid, "a.yaml: "},
 		"invalid":         {Limits{}, fleet.ErrInvalid, "a.yaml:3: is wrong"},
 	} {

@@ -131,7 +131,7 @@ func (w *watch) look() error {
 		w.timer.Reset(lookEvery)
 		return nil
 	case known: // a build that computes reaches the limit above first
-		return fleet.Errorf(fleet.ErrUnavailable, "package: rendering was stopped, for it had only %s of processor time in %s: look whether the hub's machine is overloaded, or stood still", cpu-w.cpu, l.Wall)
+		return fleet.Errorf(fleet.ErrStopped, "package: rendering was stopped, for it had only %s of processor time in %s: look whether the hub's machine is overloaded, or stood still", cpu-w.cpu, l.Wall)
 	}
 	return exceeds(fmt.Sprint(l.Wall))
 }
@@ -177,7 +177,7 @@ func (c *process) gone() error {
 	if why == "" && c.cmd.ProcessState != nil {
 		why = c.cmd.ProcessState.String()
 		if how, is := c.cmd.ProcessState.Sys().(syscall.WaitStatus); is && how.Signaled() && how.Signal() == syscall.SIGKILL {
-			return fleet.Errorf(fleet.ErrUnavailable, "package: the render worker was killed in the middle of it: look whether the hub's machine or container has memory for one of %d MiB", c.limits.Memory>>20)
+			return fleet.Errorf(fleet.ErrStopped, "package: the render worker was killed in the middle of it: look whether the hub's machine or container has memory for one of %d MiB", c.limits.Memory>>20)
 		}
 	}
 	return fleet.Errorf(fleet.ErrInvalid, "package: the render worker ended in the middle of it: %s", why)

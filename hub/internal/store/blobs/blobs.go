@@ -18,6 +18,7 @@ import (
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/envelope"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 )
 
 const (
@@ -136,10 +137,11 @@ func (b *Blobs) GetCompressed(ctx context.Context, d fleet.Digest) ([]byte, erro
 	if packed, ok := b.cache.get(d); ok {
 		return packed, nil
 	}
-	loaded := b.loads.DoChan(string(d[:]), func() (any, error) {
+	loaded := b.loads.DoChan(string(d[:]), func() (packed any, err error) {
 		ctx, cancel := context.WithTimeout(b.life, loadTimeout)
 		defer cancel()
-		return b.loadOrNote(ctx, d)
+		err = guard.Run(func() (err error) { packed, err = b.loadOrNote(ctx, d); return err }) // a panic here would end the process
+		return packed, err
 	})
 	select {
 	case r := <-loaded:
