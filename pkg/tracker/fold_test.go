@@ -74,6 +74,8 @@ func TestFold(t *testing.T) {
 			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, current: true, reason: "Disconnected", class: Away, objects: 1}},
 		"ready, not seen": {Input{Blind: blind, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, fine)},
 			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, current: true, reason: "ClusterNotSeen", class: Away, objects: 1}},
+		"not read by the agent": {Input{Connected: true, Desired: desired(3), Observed: observed(fleet.PhaseFailed, false)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthDegraded, current: true, failed: true, class: Bad, objects: 3}},
 		"failed, not seen": {Input{Blind: blind, Desired: desired(1), Observed: observed(fleet.PhaseFailed, false, health(fleet.HealthDegraded))},
 			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, current: true, reason: "ClusterNotSeen", class: Away, objects: 1}},
 		"drifted, as a policy tolerates": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine, changed)},
@@ -114,7 +116,7 @@ func TestFold(t *testing.T) {
 		"no objects": {Input{Connected: true, Desired: desired(0), Observed: observed(fleet.PhaseApplied, true)},
 			want{sync: fleet.SyncSynced, health: fleet.HealthHealthy, ready: true, current: true, class: Healthy}},
 		"an object unaccounted for": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine)},
-			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 1}},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 2}},
 		"the agent says not ready": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, false, fine)},
 			want{sync: fleet.SyncSynced, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 1}},
 		"the agent says ready of what is not": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, health(fleet.HealthDegraded))},
@@ -137,7 +139,7 @@ func TestFold(t *testing.T) {
 			fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthHealthy, Drift: fleet.DriftHeld})},
 			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 2, drifted: 1}},
 		"held, with objects unaccounted for": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseHeld, false, fine)},
-			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 1}},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 2}},
 		"held, and degraded": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseHeld, false, health(fleet.HealthDegraded))},
 			want{sync: fleet.SyncSynced, health: fleet.HealthDegraded, current: true, class: Bad, objects: 1}},
 		"held, and its pods are on their way": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseHeld, false, health(fleet.HealthProgressing))},
@@ -362,7 +364,7 @@ func TestWatchedObjectsCount(t *testing.T) {
 		"one is missing": {report(false, missing, fine), false, fleet.HealthMissing, Counts{Objects: 3, Healthy: 2, Bad: 1}, missing},
 		"that is not told as ready whatever the agent says": {report(true, missing, fine), false, fleet.HealthMissing, Counts{Objects: 3, Healthy: 2, Bad: 1}, missing},
 		"all are there":           {report(true, fine, fine), true, fleet.HealthHealthy, Counts{Objects: 3, Healthy: 3}, fine},
-		"of one nothing was said": {report(true, fine), false, fleet.HealthProgressing, Counts{Objects: 2, Healthy: 2}, fine},
+		"of one nothing was said": {report(true, fine), false, fleet.HealthProgressing, Counts{Objects: 3, Healthy: 2}, fine},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Input{Connected: true, Desired: want, Observed: tt.report}

@@ -280,6 +280,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		states = slices.Concat(o.States, o.Watched)
 	}
 	t.Counts = Count(states, o.Extra())
+	t.Counts.Objects += max(0, in.Desired.Objects+in.Desired.Watched-len(states)) // of a sync that the agent cannot read it has none
 	worst, missing, ready := fleet.HealthHealthy, false, true
 	synced := len(o.States) == in.Desired.Objects && len(o.Watched) == in.Desired.Watched
 	applied, left := synced, synced

@@ -17,7 +17,8 @@ import (
 	"towline.dev/towline/pkg/plan"
 )
 
-// TestExtrasOfASyncThatCannotBeRead: of a sync that cannot be read it is not said that nothing else is left.
+// TestExtrasOfASyncThatCannotBeRead: of a sync that cannot be read it is not said that nothing else is left, nor what goes, also by an agent
+// that has just started.
 func TestExtrasOfASyncThatCannotBeRead(t *testing.T) {
 	r := newRig(t)
 	one := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one"))
@@ -32,6 +33,12 @@ func TestExtrasOfASyncThatCannotBeRead(t *testing.T) {
 	r.wait("one", "not read", func(s fleet.SyncStatus) bool {
 		return s.Generation == next.Generation && s.Phase == fleet.PhaseFailed && s.MoreExtras
 	})
+	r.restart()
+	next = r.again(next)
+	r.set([]fleet.Sync{next})
+	if s := r.wait("one", "not read", func(s fleet.SyncStatus) bool { return s.Generation == next.Generation && s.Phase == fleet.PhaseFailed }); len(s.Extras) != 0 || !s.MoreExtras {
+		t.Errorf("after a start: %+v", s)
+	}
 	r.store.mu.Lock()
 	r.store.bundles[next.Bundle] = kept
 	r.store.mu.Unlock()

@@ -352,12 +352,13 @@ func healthText(it *item) string {
 
 // extras lists the objects that the sync does not list and that are still there: all that the inventory has, each with
 // what the last look said of it. more says that there may be others: what is not found yet, what may have been written, and what
-// a sync that cannot be read does not list.
+// a sync that cannot be read does not list: of none of the records is it known then whether the object is wanted.
 func (w *worker) extras() (out []fleet.ExtraObject, more bool) {
-	if w.status.removed {
-		return nil, false
+	w.status.extras = 0
+	if w.status.removed || w.loadError != nil {
+		return nil, !w.status.removed
 	}
-	more = w.loadError != nil || w.m.searching() != ""
+	more = w.m.searching() != ""
 	reason, message := plan.ReasonRemoving, "goes when its turn comes"
 	switch {
 	case w.cur.kind == targetStray, w.cur.kind == targetUnlisted:

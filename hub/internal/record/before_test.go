@@ -12,6 +12,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -140,6 +141,19 @@ func TestRemovalThatTheAgentDoesNotTakeSaysSo(t *testing.T) {
 			return nil
 		}); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// An agent that cannot tell yet what its sync lists may have something that is to be dropped.
+func TestDroppingWhileTheSyncCannotBeRead(t *testing.T) {
+	s := fleet.Sync{Module: fleet.ModuleRef{Project: "default", Name: "one"}, Generation: 1, Bundle: fleet.DigestOf([]byte("one")), Objects: 1}
+	o := &fleet.SyncStatus{Module: s.Module, Generation: 1, Bundle: s.Bundle, Phase: fleet.PhaseFailed}
+	x := Tracked{Desired: &storev1.DesiredRecord{Sync: wire.SyncToProto(s)}, Input: tracker.Input{Connected: true, Desired: &s, Observed: o}}
+	for _, more := range []bool{false, true} {
+		o.MoreExtras = more
+		if x.Tracker = tracker.Fold(x.Input); x.Dropping() != more {
+			t.Errorf("more extras %t, dropping %t", more, x.Dropping())
 		}
 	}
 }

@@ -409,5 +409,5 @@ func (t Tracked) Dropping() bool {
 		return true
 	}
 	o := t.Input.Observed // below a problem nothing of it is counted
-	return o != nil && (o.Extra() > 0 || !t.Tracker.Current && o.Bundle != Digest(t.Desired.GetSync().GetBundle()))
+	return o != nil && (o.Extra() > 0 || o.MoreExtras || !t.Tracker.Current && o.Bundle != Digest(t.Desired.GetSync().GetBundle()))
 }
