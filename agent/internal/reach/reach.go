@@ -54,6 +54,7 @@ type Monitor struct {
 	heard time.Time // when the API server last did what it was asked
 	fault error     // why it did not since; nil: it was not asked
 	blind bool
+	told  string // the reason for which it is
 }
 
 // New makes a Monitor that has just heard the API server.
@@ -75,10 +76,9 @@ func (m *Monitor) Heard(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fault = err
-	if err != nil {
-		return
+	if err == nil {
+		m.heard = time.Now()
 	}
-	m.heard = time.Now()
 	if m.blind {
 		m.signal()
 	}
@@ -144,6 +144,10 @@ func (m *Monitor) awaitAnswer(ctx context.Context, eyes Eyes) bool {
 			return false
 		case <-m.signs:
 		}
+		if m.silence() >= m.o.Patience {
+			m.set(true) // it may be for another reason by now
+			continue
+		}
 		for began := time.Now(); eyes.Behind() && time.Since(began) < m.o.Settle; {
 			if backoff.Wait(ctx, settlePoll) != nil {
 				return false
@@ -161,13 +165,16 @@ func (m *Monitor) awaitAnswer(ctx context.Context, eyes Eyes) bool {
 // set tells the judgement.
 func (m *Monitor) set(blind bool) {
 	m.mu.Lock()
-	was := m.blind
-	m.blind = blind
 	c := describe(m.fault)
 	c.Since = m.heard
+	was, said := m.blind, m.told
+	m.blind, m.told = blind, c.Reason
 	m.mu.Unlock()
 	if blind {
 		m.o.Conditions.Set(c)
+		if was && said == c.Reason {
+			return
+		}
 		m.o.Log.Warn("the cluster is not seen; what is reported of it is as last seen", "since", c.Since, "reason", c.Reason, "error", c.Message)
 		return
 	}

@@ -152,6 +152,25 @@ func TestServerThatGoesAgainWhileItReturnsIsNotSeen(t *testing.T) {
 	})
 }
 
+// Why the cluster is not seen may be another thing later: one that hung refuses the agent when it is back.
+func TestReasonIsThatOfNow(t *testing.T) {
+	run(t, func(w *world) {
+		w.beats(4*time.Second, nil)
+		w.beats(28*time.Second, &url.Error{Err: context.DeadlineExceeded})
+		if c := w.condition(t); c.Reason != "NoAnswer" {
+			t.Errorf("condition %+v", c)
+		}
+		w.beats(time.Minute, apierrors.NewUnauthorized("the token is not known"))
+		if c := w.condition(t); c.Reason != "Refused" || !strings.Contains(c.Message, "the token is not known") || !c.Since.Equal(w.heardAt) {
+			t.Errorf("condition %+v", c)
+		}
+		w.beats(8*time.Second, nil)
+		if !w.Reachable() || len(w.conditions.All()) != 0 {
+			t.Errorf("heard again: %+v", w.conditions.All())
+		}
+	})
+}
+
 func TestReasons(t *testing.T) {
 	leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 	for _, tt := range []struct {

@@ -124,13 +124,13 @@ func (it *item) took(o outcome) {
 func (w *worker) stateOfReading(it *item, action plan.Action) (fleet.ObjectState, detail) {
 	state := fleet.ObjectState{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}
 	var d detail
-	r := it.reading
+	r, blind := it.reading, w.m.watcher.BlindOne(it.single())
 	switch {
 	case r == nil && it.fail != nil && it.fail.Reason == apply.ReasonAbsent:
 		state.Sync, state.Health = fleet.SyncOutOfSync, fleet.HealthMissing
 	case r == nil:
-	case w.m.watcher.BlindOne(it.single()) != nil:
-		d = detail{reason: "NotWatched", message: it.entry.ID.String() + ": cannot be watched: " + w.m.watcher.BlindOne(it.single()).Error()}
+	case blind != nil:
+		d = detail{reason: "NotWatched", message: it.entry.ID.String() + ": cannot be watched: " + blind.Error()}
 	default:
 		f, _ := w.m.watcher.JudgeOne(it.single(), w.m.rules.forModule(w.ref))
 		if f == nil {
