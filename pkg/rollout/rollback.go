@@ -108,15 +108,25 @@ func (p *Plan) goesBack(r *Record, b Back) bool {
 	return b.Scope != ScopeFailed || isFailed(r) || left && r.InFlight()
 }
 
-// joinsBack has a member go back that was left out of it, or pinned, and is no longer: one that the older revision has a place for. Nobody
-// goes back any more where that was aborted.
+// joinsBack has a member go back that was left out of it, or pinned, and is no longer: one that the older revision has a place for.
 func (d *decider) joinsBack(i int) {
-	b, r := d.s.Back, d.s.record(i)
-	if b == nil || d.s.State == Aborted || b.Scope == ScopeFailed || r.has(flagBack) || !d.goesBack(r, *b) || d.placement(d.observed(i)) != selected {
+	if b := d.s.Back; b != nil && b.Scope != ScopeFailed && d.placement(d.observed(i)) == selected {
+		d.followsBack(i)
+	}
+}
+
+// followsBack has a member go back with the others, or after them: then only one that the older revision has a place for, as nobody is asked
+// any more. Nobody goes back where that was aborted.
+func (d *decider) followsBack(i int) {
+	b, r, over := d.s.Back, d.s.record(i), d.s.State.Ended()
+	switch {
+	case b == nil, d.s.State == Aborted, r.has(flagBack), !d.goesBack(r, *b):
+		return
+	case over && d.placement(d.observed(i)) != selected:
 		return
 	}
 	d.sendBack(i)
-	if d.s.State.Ended() {
+	if over {
 		d.turn(i, memberToGoBackLate, "", "")
 	}
 }

@@ -339,9 +339,7 @@ func (d *decider) lookFailed(i int, e event, reason, message string) {
 		return
 	}
 	d.turn(i, e, reason, message)
-	if b, r := d.s.Back, d.s.record(i); b != nil && !r.has(flagBack) && d.goesBack(r, *b) {
-		d.sendBack(i)
-	}
+	d.followsBack(i)
 }
 
 func (d *decider) lookUnready(i int, o *Observed, shown Shown) {
