@@ -227,9 +227,9 @@ func deletes(line string, object *unstructured.Unstructured) bool {
 // to join.
 func TestWhatIsUnregisteredIsNotChanged(t *testing.T) {
 	hub := &fakeHub{putPlan: &v1.PutClusterResponse{Result: "created"}, clusters: []*v1.Cluster{{Metadata: &v1.Metadata{Name: "stranger"}, Status: &v1.ClusterStatus{State: stateUnregistered}}}}
-	for _, command := range []string{"cluster label stranger env=prod --yes", "cluster cordon stranger", "cluster uncordon stranger"} {
+	for _, command := range []string{"cluster label stranger env=prod --yes", "cluster cordon stranger", "cluster uncordon stranger", "cluster join stranger --reissue"} {
 		got := hub.run(t, run{}, strings.Fields(command)...)
-		if put := asked[*v1.PutClusterRequest](hub); got.code != exitFailed || put != nil || !strings.Contains(got.err, "cluster stranger: its agent comes") || !strings.Contains(got.err, "towline cluster join stranger") {
+		if put := asked[*v1.PutClusterRequest](hub); got.code != exitFailed || put != nil || asked[*v1.JoinClusterRequest](hub) != nil || !strings.Contains(got.err, "cluster stranger: its agent comes") || !strings.Contains(got.err, "towline cluster join stranger") {
 			t.Errorf("%s: exit %d, stdout %q, stderr %q; the hub was asked %v", command, got.code, got.out, got.err, put)
 		}
 	}

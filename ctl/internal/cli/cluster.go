@@ -26,6 +26,15 @@ func (a *app) clusterCommand() *cobra.Command {
 // stateUnregistered is that of an agent whose cluster the hub does not have.
 const stateUnregistered = "Unregistered"
 
+// registered refuses a cluster that is listed for its agent alone: the hub would make it, without labels.
+func registered(c *v1.Cluster) error {
+	if c.GetStatus().GetState() != stateUnregistered {
+		return nil
+	}
+	name := c.GetMetadata().GetName()
+	return fleet.Errorf(fleet.ErrPrecondition, "cluster %s: its agent comes, but the hub does not have the cluster, and nothing is changed; have it join, with its labels: towline cluster join %s --label KEY=VALUE", name, name)
+}
+
 // changeCluster reads a cluster, changes it and puts it under the condition that nobody else did meanwhile.
 func (a *app) changeCluster(ctx context.Context, name, reason string, dry bool, change func(*v1.Cluster) error) (*v1.PutClusterResponse, error) {
 	c, err := a.hub(ctx)
@@ -38,8 +47,8 @@ func (a *app) changeCluster(ctx context.Context, name, reason string, dry bool, 
 		if err != nil {
 			return nil, err
 		}
-		if got.GetCluster().GetStatus().GetState() == stateUnregistered { // a put would make it
-			return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s: its agent comes, but the hub does not have the cluster, and nothing is changed; have it join, with its labels: towline cluster join %s --label KEY=VALUE", name, name)
+		if err := registered(got.GetCluster()); err != nil {
+			return nil, err
 		}
 		want := proto.Clone(got.GetCluster()).(*v1.Cluster)
 		want.Status = nil

@@ -144,7 +144,10 @@ func reissued(ctx context.Context, c *client.Client, name string, o *joinOptions
 	if errors.Is(err, fleet.ErrNotFound) {
 		return "", fleet.Errorf(fleet.ErrNotFound, "cluster %s not found; to make it run: towline cluster join %s", name, name)
 	}
-	return resp.GetCluster().GetMetadata().GetUid(), err
+	if err != nil {
+		return "", err
+	}
+	return resp.GetCluster().GetMetadata().GetUid(), registered(resp.GetCluster())
 }
 
 // sayToken prints a join token, and what to do with it.
