@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -81,6 +84,56 @@ func TestEventsAboutWhatAModuleHas(t *testing.T) {
 	})
 	if got, _, err := r.m.Events(context.Background(), fleet.ModuleRef{Project: "default", Name: "other"}, nil, 100); len(got) != 0 || err != nil {
 		t.Errorf("of another module: %v, %v", got, err)
+	}
+}
+
+// TestNewestEventsAreTold: the API server tells Events by their names, so that the newest may come behind many others.
+func TestNewestEventsAreTold(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, `
+apiVersion: v1
+kind: ReplicationController
+metadata: {name: old, namespace: $NS}
+spec:
+  replicas: 1
+  selector: {app: old}
+  template:
+    metadata: {labels: {app: old}}
+    spec: {containers: [{name: main, image: "nginx:1"}]}
+`)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	pods, err := r.res("v1", "pods", r.ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(pods.Items) != 1 {
+		t.Fatalf("%d pods, %v", len(pods.Items), err)
+	}
+	r.event(&pods.Items[0], "BackOff", time.Now().Add(time.Hour))
+	rc := r.get("v1", "replicationcontrollers", "old")
+	r.stop()
+	r.answers(func(q *http.Request) *http.Response { // 50 full pages stand before those of the API server
+		if !strings.HasSuffix(q.URL.Path, "/events") || q.Method != http.MethodGet {
+			return nil
+		}
+		page, _ := strconv.Atoi(q.URL.Query().Get("continue"))
+		if page == 50 {
+			q.URL.RawQuery = "limit=500"
+			return nil
+		}
+		list := corev1.EventList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "EventList"}, ListMeta: metav1.ListMeta{Continue: fmt.Sprint(page + 1)}}
+		for range 500 {
+			list.Items = append(list.Items, corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "ReplicationController", Name: "old", UID: rc.GetUID()}, Reason: "Older"})
+		}
+		body, err := json.Marshal(list)
+		if err != nil {
+			t.Error(err)
+		}
+		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), Request: q}
+	})
+	r.start()
+	r.eventually("the agent knows what it has", func() bool { return r.m.knows() == nil })
+	list, omitted, err := r.m.Events(t.Context(), s.Module, nil, 1)
+	if err != nil || len(list) != 1 || list[0].Reason != "BackOff" || omitted < 50*500 {
+		t.Errorf("%+v, and %d older ones, %v", list, omitted, err)
 	}
 }
 

@@ -14,12 +14,8 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-const (
-	// maxEventSpaces is in how many namespaces one question about events looks.
-	maxEventSpaces = 50
-	// maxEventsRead is how many events it reads in one of them, and of how many objects of a kind whose they are.
-	maxEventsRead = 20_000
-)
+// maxEventSpaces is in how many namespaces one question about events looks.
+const maxEventSpaces = 50
 
 // kindsBetween are those by which pods belong to what a module has, each before what belongs to it.
 var kindsBetween = []apply.Resource{
@@ -50,7 +46,12 @@ func (m *Manager) Events(ctx context.Context, ref fleet.ModuleRef, only []fleet.
 			spaces[space] = &eventSpace{of: map[types.UID]bool{}}
 		}
 		spaces[space].of[types.UID(r.UID)] = true
-		spaces[space].owns = spaces[space].owns || r.ID.Group != ""
+		spaces[space].owns = spaces[space].owns || r.ID.Group != "" || r.ID.Kind == "ReplicationController"
+	}
+	newest := func() {
+		slices.SortStableFunc(out, func(a, b fleet.ClusterEvent) int { return a.Last.Compare(b.Last) })
+		older := max(0, len(out)-limit)
+		out, omitted = slices.Delete(out, 0, older), omitted+older
 	}
 	for name, s := range spaces {
 		if s.owns {
@@ -60,15 +61,15 @@ func (m *Manager) Events(ctx context.Context, ref fleet.ModuleRef, only []fleet.
 			if s.of[e.InvolvedObject.UID] {
 				out = append(out, apply.EventOf(e))
 			}
-			s.read++
-			return s.read < maxEventsRead
+			if len(out) > 2*limit { // they come by their names, and there may be many
+				newest()
+			}
+			return true
 		}); err != nil {
 			return nil, 0, fmt.Errorf("events in namespace %s: %w", name, err)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b fleet.ClusterEvent) int { return a.Last.Compare(b.Last) })
-	omitted = max(0, len(out)-limit)
-	out = out[omitted:]
+	newest()
 	hidden := m.hiddenAbout(ref)
 	for i := range out {
 		out[i].Message = hidden.scrub(out[i].Message)
@@ -80,19 +81,16 @@ func (m *Manager) Events(ctx context.Context, ref fleet.ModuleRef, only []fleet.
 type eventSpace struct {
 	of   map[types.UID]bool
 	owns bool // one of them may own others
-	read int
 }
 
 // belonging adds what belongs to what is there. A kind that may not be listed adds nothing: the events of the others are told.
 func (s *eventSpace) belonging(ctx context.Context, c *apply.Client, namespace string) {
 	for _, r := range kindsBetween {
-		n := 0
 		_ = c.EachMeta(ctx, r, namespace, "", func(o *metav1.PartialObjectMetadata) bool {
 			if slices.ContainsFunc(o.OwnerReferences, func(x metav1.OwnerReference) bool { return s.of[x.UID] }) {
 				s.of[o.UID] = true
 			}
-			n++
-			return n < maxEventsRead
+			return true
 		})
 	}
 }
