@@ -24,6 +24,8 @@ import (
 // maxAuthorities is how many CAs the store remembers; retired ones go first.
 const maxAuthorities = 5
 
+var errDamagedCAs = fleet.Errorf(fleet.ErrCorrupt, "the store's record of its CAs is damaged: start the hub once with --adopt-ca and the ca.crt and ca.key that the agents know; after an unfinished rotation those of before it have to join again")
+
 // TakeCA has the store know the CA that the hub starts with, and is called before anything is served. It is one that the store trusts, or takes the place of one by a certificate
 // of that: a rotation. With any other the hub would serve nobody, and does not start, unless adopt says that all are to begin anew.
 func (r *Registry) TakeCA(ctx context.Context, adopt bool) error {
@@ -34,7 +36,7 @@ func (r *Registry) TakeCA(ctx context.Context, adopt bool) error {
 		case !damaged:
 			old, _, _ = store.Get[*storev1.Authorities](w, store.CAKey)
 		case !adopt:
-			return fleet.Errorf(fleet.ErrCorrupt, "the store's record of its CAs is damaged: start once with --adopt-ca and the ca.crt and ca.key that the agents know; after an unfinished rotation those of before it have to join again")
+			return errDamagedCAs
 		}
 		next, err := taken(old, r.ca, adopt, now)
 		if err != nil || proto.Equal(next, old) {
@@ -287,6 +289,9 @@ const maxHolders = 100
 func (r *Registry) Authorities(ctx context.Context) (out []*v1.Authority, err error) {
 	now, own := r.now(), r.ca.Pin()
 	err = r.store.View(ctx, 0, func(rd store.Reader) error {
+		if store.DamageOf(rd, store.CAKey) != nil {
+			return errDamagedCAs
+		}
 		rec, _, _ := store.Get[*storev1.Authorities](rd, store.CAKey)
 		for at, a := range rec.GetAuthorities() {
 			x := &v1.Authority{Pin: hex.EncodeToString(pinOf(a)), Added: a.GetAdded(), Retired: a.GetRetired(), Signs: bytes.Equal(pinOf(a), own[:])}
