@@ -118,6 +118,7 @@ func New(o Options) (*API, error) {
 		o.Keys = secrets.NoKeys("it was started without")
 	}
 	a := &API{o: o, touches: newBroadcast(), watchers: &watchers{}, uploads: make(chan struct{}, maxUploads), now: time.Now}
+	o.Registry.OnStranger(a.touches.signal)
 	a.moduleBoards, a.clusterBoards, a.objectBoards = newBoards(a, moduleKey), newBoards(a, clusterKey), newBoards(a, objectKey)
 	a.counts = counts.New(o.Store, func(c fleet.ClusterName) bool { return a.o.Sessions.Connected(c) })
 	return a, nil

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -321,10 +322,15 @@ func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerS
 
 // watchClusters keeps the board of the cluster of a name; empty: all.
 func (a *API) watchClusters(ctx context.Context, name string, s *board[*towlinev1.Cluster]) error {
+	turn := time.AfterFunc(time.Hour, a.touches.signal)
+	defer turn.Stop()
 	list := func(ctx context.Context) (rows []*towlinev1.Cluster, rev int64, err error) {
 		err = a.clusters(ctx, name, "", 0, func(r overview, lines []line[*towlinev1.Cluster]) error {
 			rows, rev = showAll(lines), r.Revision()
 			a.steady(r, rows)
+			if at := turns(rows); !at.IsZero() {
+				turn.Reset(at.Sub(a.now()))
+			}
 			return nil
 		})
 		return rows, rev, err
@@ -332,6 +338,23 @@ func (a *API) watchClusters(ctx context.Context, name string, s *board[*towlinev
 	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.CapabilityPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix,
 		store.HoldPrefix, store.ConfirmPrefix, store.StartPrefix, store.RolloutPrefix, store.AcceptedKey, store.AcceptedPrefix}
 	return watchRows(ctx, a, prefixes, list, s)
+}
+
+// turns is when the next row changes with time alone; zero: none does.
+func turns(rows []*towlinev1.Cluster) (next time.Time) {
+	for _, c := range rows {
+		var at time.Time
+		switch note := c.GetStatus().GetAttention(); note.GetCode() {
+		case fleet.AttentionExpected:
+			at = note.GetFacts().GetUntil().AsTime()
+		case fleet.AttentionUnregistered:
+			at = c.GetStatus().GetLastSeen().AsTime().Add(registry.StrangerLife)
+		}
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
 }
 
 // steady has agents that are there be heard of last when their sessions began: that they are heard of again is no change.

@@ -131,7 +131,9 @@ func (r *Registry) Check(caller rpc.Caller, leaf *x509.Certificate) error {
 		return err
 	}
 	if rec == nil {
-		r.strangers.add(caller.Cluster, now)
+		if r.strangers.add(caller.Cluster, now) {
+			r.onStranger()
+		}
 		return unregistered(caller.Cluster)
 	}
 	err = standing(rec, caller.Cluster, caller.CertSerial, now)

@@ -53,9 +53,10 @@ type Registry struct {
 	// alarms are attentions that were seen on a path that does no I/O; Run writes them.
 	alarms alarms
 	// strangers are agents whose clusters are not in the store.
-	strangers strangers
-	rivals    rivals
-	refusals  refusals
+	strangers  strangers
+	onStranger func()
+	rivals     rivals
+	refusals   refusals
 	// firsts are certificates of people that were used and are not in the store; Run writes them.
 	firsts firsts
 }
@@ -70,7 +71,7 @@ func New(o Options) (*Registry, error) {
 	}
 	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, audit: o.Audit, now: o.Now, failures: newLimiter(), lockCopied: o.LockCopied,
 		alarms:    alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]alarm{}},
-		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}, rivals: rivals{seen: map[fleet.ClusterName]rival{}},
+		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}, onStranger: func() {}, rivals: rivals{seen: map[fleet.ClusterName]rival{}},
 		firsts: firsts{wake: make(chan struct{}, 1), pending: map[string]*storev1.CertificateRecord{}}}, nil
 }
 
