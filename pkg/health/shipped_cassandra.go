@@ -17,16 +17,17 @@ func cassandraHealth(o *object) (Result, bool) {
 			return progressing(nonEmpty(c.reason, busy), nonEmpty(c.message, busy)), true
 		}
 	}
+	at := text(o.status, "cassandraOperatorProgress")
 	for _, want := range []string{"Valid", "Healthy", "Ready"} {
 		c := o.condition(want)
 		switch {
 		case c.is("False") && want != "Ready", c.is("False") && o.condition("Initialized").is("True"):
 			return degraded(nonEmpty(c.reason, "Not"+want), nonEmpty(c.message, want+" is False")), true
-		case c.is("True") && want == "Healthy":
+		case c.is("True") && want == "Healthy" && (at == "" || at == "Ready"):
 			return healthy(), true
 		}
 	}
-	return progressing(nonEmpty(text(o.status, "cassandraOperatorProgress"), "NotReady"), "the datacenter is not ready yet"), true
+	return progressing(nonEmpty(at, "NotReady"), "the datacenter is not ready yet"), true
 }
 
 // clusterOfDatacentersHealth is of the worst of a K8ssandraCluster's datacenters: its own condition says only that all were ready once.

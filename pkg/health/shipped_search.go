@@ -95,14 +95,16 @@ func tidbLogBackup(o *object) (Result, bool) {
 }
 
 // foundationHealth is of a FoundationDBCluster, which leaves out what is not so. It says of each generation that is not through yet what it
-// waits for. Data that is moved is safe where all of it has its copies.
+// waits for, and takes back that the one of now was through. While a change is carried out the database may stop for a moment. Data that is moved
+// is safe where all of it has its copies.
 func foundationHealth(o *object) (Result, bool) {
 	if o.empty() {
 		return Result{}, false
 	}
 	done, is := count(mapOf(o.status, "generations"), "reconciled", 0), mapOf(o.status, "health")
+	served, changes := done > 0 || isTrue(o.status, "configured"), done > 0 && done < o.generation
 	switch {
-	case done > 0 && !isTrue(is, "available"):
+	case served && !changes && !isTrue(is, "available"):
 		return degraded("NotAvailable", "the database does not take reads and writes"), true
 	case done < o.generation:
 		return progressing("NotReconciled", o.old(done).Message), true
