@@ -35,10 +35,7 @@ func backupCommand() *cobra.Command {
 			"secrets.key apart from it.",
 		Example: "  towline-hub backup --data-dir /var/lib/towline --to /backup/hub.db",
 		RunE: func(c *cobra.Command, _ []string) error {
-			if config == "" {
-				config = filepath.Join(dir, AdminFile)
-			}
-			return backup(c.Context(), c.OutOrStdout(), config, to, force)
+			return backup(c.Context(), c.OutOrStdout(), clientOf(dir, config), to, force)
 		}}
 	c.Flags().StringVar(&dir, "data-dir", "", "the hub's directory (required)")
 	c.Flags().StringVar(&to, "to", "", "file to make (required)")
@@ -50,11 +47,11 @@ func backupCommand() *cobra.Command {
 }
 
 // backup writes the snapshot beside the file and gives it its name when it is whole.
-func backup(ctx context.Context, out io.Writer, config, to string, force bool) (err error) {
+func backup(ctx context.Context, out io.Writer, from client.Options, to string, force bool) (err error) {
 	if _, err := os.Stat(to); err == nil && !force {
 		return fleet.Errorf(fleet.ErrExists, "%s: the file is there; --force overwrites it", to)
 	}
-	cl, err := client.Dial(ctx, client.Options{Config: config})
+	cl, err := client.Dial(ctx, from)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"towline.dev/towline/hub"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/rpc/clientconfig"
 )
 
 // caCommand runs towline-hub ca.
@@ -64,5 +66,26 @@ func TestCAIsNotRotatedOnADamagedRecord(t *testing.T) {
 	}
 	if after, err := os.ReadFile(filepath.Join(w.dir, "ca.key")); err != nil || !bytes.Equal(before, after) {
 		t.Errorf("the key that the agents know is replaced: %v", err)
+	}
+}
+
+// The commands of a hub are for the hub of its directory, also where another one is current in the configuration there.
+func TestCommandsAskTheHubOfTheirDirectory(t *testing.T) {
+	w := newWorld(t, false)
+	path := filepath.Join(w.dir, hub.AdminFile)
+	file, err := clientconfig.Load(path)
+	must(t, err)
+	file.Set(clientconfig.Context{Name: "prod", Server: "127.0.0.1:1", Token: "of another hub"})
+	file.CurrentContext = "prod"
+	must(t, file.Save(path))
+	if out, err := w.caCommand("status"); err != nil || !strings.Contains(out, "signs") {
+		t.Errorf("ca status: %v\n%s", err, out)
+	}
+	c := hub.Command()
+	c.SetArgs([]string{"backup", "--data-dir", w.dir, "--to", filepath.Join(t.TempDir(), "hub.db")})
+	c.SetOut(io.Discard)
+	c.SetErr(io.Discard)
+	if err := c.ExecuteContext(w.ctx); err != nil {
+		t.Errorf("backup: %v", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc/clientconfig"
 )
 
 // admin has a client configuration of an admin in the hub's directory.
@@ -27,6 +28,14 @@ func (h *Hub) admin(ctx context.Context) error {
 		return revoked
 	})
 	return errors.Join(failed, err)
+}
+
+// clientOf reaches the hub that runs on dir, by the configuration of that name; empty: by the hub's own, in which another hub may be current.
+func clientOf(dir, config string) client.Options {
+	if config != "" {
+		return client.Options{Config: config}
+	}
+	return client.Options{Config: filepath.Join(dir, AdminFile), ContextName: clientconfig.Local}
 }
 
 // caFlags say which hub it is, and where its CA is.
@@ -41,11 +50,7 @@ func (f *caFlags) add(c *cobra.Command) *cobra.Command {
 
 // authorities asks the hub for its CAs.
 func (f *caFlags) authorities(ctx context.Context) (all []*towlinev1.Authority, err error) {
-	config := f.config
-	if config == "" {
-		config = filepath.Join(f.dir, AdminFile)
-	}
-	cl, err := client.Dial(ctx, client.Options{Config: config})
+	cl, err := client.Dial(ctx, clientOf(f.dir, f.config))
 	if err != nil {
 		return nil, err
 	}

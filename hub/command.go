@@ -199,7 +199,7 @@ func adminCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := clientconfig.New(context).Save(path); err != nil {
+			if err := clientconfig.Put(path, context); err != nil {
 				return err
 			}
 			if _, err = fmt.Fprintln(c.OutOrStdout(), path); err != nil {

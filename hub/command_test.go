@@ -121,6 +121,11 @@ func TestAdminCertKeepsWhereTheHubIs(t *testing.T) {
 			t.Errorf("admin-cert %q: it is for %q, want %q", tc.args, now.Server, tc.want)
 		}
 	}
+	must(t, clientconfig.Merge(path, clientconfig.Context{Name: "prod", Server: "hub.example.com:7444", Token: "shown once"}))
+	issue()
+	if all, err := clientconfig.Load(path); err != nil || len(all.Contexts) != 2 || all.Contexts[1].Token != "shown once" {
+		t.Errorf("what else was in the file is gone: %v", err)
+	}
 	must(t, os.WriteFile(path, []byte("no configuration"), 0o600))
 	if now := issue(); now.Server != "127.0.0.1:7444" {
 		t.Errorf("in the place of what cannot be read it is for %q", now.Server)

@@ -332,7 +332,7 @@ func (c *CA) IssueAdmin(server string) (clientconfig.Context, error) {
 		CertificateData: clientconfig.CertificatePEM(cert.Certificate[0]), KeyData: clientconfig.KeyPEM(key)}, nil
 }
 
-// EnsureAdmin writes the admin's client configuration to path. One that is there keeps its certificate while that is of
+// EnsureAdmin writes the admin's client configuration to path, beside what people have put there. One that is there keeps its certificate while that is of
 // this CA, far from its end and not revoked, by its serial number; only its server is brought up to date.
 func (c *CA) EnsureAdmin(path, server string, revoked func(serial string) bool) (clientconfig.Context, error) {
 	if old, err := clientconfig.Load(path); err == nil {
@@ -341,14 +341,14 @@ func (c *CA) EnsureAdmin(path, server string, revoked func(serial string) bool) 
 				return ctx, nil
 			}
 			ctx.Server = server
-			return ctx, clientconfig.New(ctx).Save(path)
+			return ctx, clientconfig.Put(path, ctx)
 		}
 	}
 	ctx, err := c.IssueAdmin(server)
 	if err != nil {
 		return ctx, err
 	}
-	return ctx, clientconfig.New(ctx).Save(path)
+	return ctx, clientconfig.Put(path, ctx)
 }
 
 // current reports whether the context's certificate will do for some time.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
@@ -43,6 +44,47 @@ func TestTheAdminsCertificate(t *testing.T) {
 	}
 	if c, err := clientconfig.Load(path); err != nil || c.CurrentContext != "local" {
 		t.Errorf("%v, %v", c, err)
+	}
+}
+
+// People keep tokens and other hubs in the admin's configuration, where TOWLINE_CONFIG is that. They stay when the hub brings its own context up to
+// date, and so does which one is current.
+func TestTheAdminsFileKeepsWhatPeoplePutThere(t *testing.T) {
+	w := newWorld(t)
+	path := filepath.Join(w.dir, "admin.yaml")
+	ensures := func(server string) clientconfig.Context {
+		t.Helper()
+		ctx, err := w.ca.EnsureAdmin(path, server, w.revoked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ctx
+	}
+	ensures("127.0.0.1:7444")
+	prod := clientconfig.Context{Name: "prod", Server: "hub.example.com:7444", Token: "shown once"}
+	file, err := clientconfig.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file.Set(prod)
+	file.CurrentContext = "prod"
+	if err := file.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	for _, after := range []time.Duration{0, 340 * 24 * time.Hour} { // it moves, then it is near its end
+		w.pass(after)
+		own := ensures("127.0.0.1:9999")
+		file, err = clientconfig.Load(path)
+		if err != nil || file.CurrentContext != "prod" || len(file.Contexts) != 2 || !reflect.DeepEqual(file.Contexts[0], own) || !reflect.DeepEqual(file.Contexts[1], prod) {
+			t.Errorf("after %s: %+v, %v", after, file, err)
+		}
+	}
+	if err := os.WriteFile(path, []byte("no configuration"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ensures("127.0.0.1:9999")
+	if file, err = clientconfig.Load(path); err != nil || file.CurrentContext != clientconfig.Local {
+		t.Errorf("in the place of what cannot be read: %+v, %v", file, err)
 	}
 }
 

@@ -243,6 +243,15 @@ func Merge(path string, ctx Context) error {
 	return c.Save(path)
 }
 
+// Put is Merge into a file that is whoever calls it's own: one that cannot be read is made anew, with the context alone.
+func Put(path string, ctx Context) error {
+	err := Merge(path, ctx)
+	if errors.Is(err, fleet.ErrInvalid) {
+		return New(ctx).Save(path)
+	}
+	return err
+}
+
 // Set adds the context or replaces the one of its name.
 func (c *Config) Set(ctx Context) {
 	if i := slices.IndexFunc(c.Contexts, func(x Context) bool { return x.Name == ctx.Name }); i >= 0 {
