@@ -24,10 +24,10 @@ func (x *remains) afterDependents(r store.Reader, ref fleet.ModuleRef) {
 	if len(deleting) < 2 {
 		return
 	}
-	elsewhere := dependentsElsewhere(r, ref, deleting)
+	sets := setsOn(r, ref, deleting)
 	now := x.have[:0]
 	for _, cluster := range x.have {
-		if waitsForDependents(r, cluster, ref, deleting) || elsewhere.concern(r, cluster) {
+		if waitsForDependents(r, cluster, ref, deleting, sets) {
 			x.waits, x.later = x.waits+1, x.later+1
 			continue
 		}
@@ -36,44 +36,48 @@ func (x *remains) afterDependents(r store.Reader, ref fleet.ModuleRef) {
 	x.have = now
 }
 
-// waitsForDependents reports that a deleted module has a sync in the cluster that depends on another one. In a circle none waits.
-func waitsForDependents(r store.Reader, cluster fleet.ClusterName, ref fleet.ModuleRef, deleting []fleet.ModuleRef) bool {
-	of := func(m fleet.ModuleRef) []fleet.ModuleRef {
-		d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(cluster, m))
-		if !slices.Contains(deleting, m) || d.GetSync() == nil {
-			return nil
-		}
-		s, err := wire.SyncFromProto(d.GetSync())
-		if err != nil {
-			return nil
-		}
-		return s.DependsOn
-	}
-	return slices.ContainsFunc(deleting, func(m fleet.ModuleRef) bool {
-		return slices.Contains(of(m), ref) && !assemble.Reaches(ref, m, of)
-	})
-}
-
-// setSelectors are clusters in which a deleted module stays until modules are gone everywhere that depend on it there.
-type setSelectors []*fleet.Selector
-
-// dependentsElsewhere are the clusters in which modules depend on a deleted one that are deleted, too, and are not gone yet. In a circle
-// none waits.
-func dependentsElsewhere(r store.Reader, ref fleet.ModuleRef, deleting []fleet.ModuleRef) (out setSelectors) {
-	specOf := func(m fleet.ModuleRef) *towlinev1.ModuleSpec {
-		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(m))
-		return rec.GetModule().GetSpec()
-	}
+// waitsForDependents reports that a deleted module depends on another one and is not gone: by the sync that it has in the cluster, or by its spec, as a
+// set of clusters to which this one belongs. In a circle none waits, whatever it is made of: what is assigned may be of an older revision.
+func waitsForDependents(r store.Reader, cluster fleet.ClusterName, ref fleet.ModuleRef, deleting []fleet.ModuleRef, sets map[fleet.ModuleRef]setSelectors) bool {
 	of := func(m fleet.ModuleRef) []fleet.ModuleRef {
 		if !slices.Contains(deleting, m) {
 			return nil
 		}
-		return wire.DependenciesOf(m, specOf(m))
+		return append(assignedOn(r, cluster, m), wire.DependenciesOf(m, specOf(r, m))...)
 	}
+	return slices.ContainsFunc(deleting, func(m fleet.ModuleRef) bool {
+		return (slices.Contains(assignedOn(r, cluster, m), ref) || sets[m].concern(r, cluster)) && !assemble.Reaches(ref, m, of)
+	})
+}
+
+// assignedOn are the modules on which one depends by the sync that it has in a cluster.
+func assignedOn(r store.Reader, cluster fleet.ClusterName, m fleet.ModuleRef) []fleet.ModuleRef {
+	d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(cluster, m))
+	if d.GetSync() == nil {
+		return nil
+	}
+	s, err := wire.SyncFromProto(d.GetSync())
+	if err != nil {
+		return nil
+	}
+	return s.DependsOn
+}
+
+func specOf(r store.Reader, m fleet.ModuleRef) *towlinev1.ModuleSpec {
+	rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(m))
+	return rec.GetModule().GetSpec()
+}
+
+// setSelectors are clusters in which a deleted module stays until a module is gone everywhere that depends on it there.
+type setSelectors []*fleet.Selector
+
+// setsOn are the clusters in which deleted modules depend on one by their specs.
+func setsOn(r store.Reader, ref fleet.ModuleRef, deleting []fleet.ModuleRef) map[fleet.ModuleRef]setSelectors {
+	out := map[fleet.ModuleRef]setSelectors{}
 	for _, m := range deleting {
-		for _, d := range wire.SetsOf(m, specOf(m)) {
-			if d.Module == ref && !assemble.Reaches(ref, m, of) {
-				out = append(out, d.Clusters)
+		for _, d := range wire.SetsOf(m, specOf(r, m)) {
+			if d.Module == ref {
+				out[m] = append(out[m], d.Clusters)
 			}
 		}
 	}
