@@ -102,11 +102,16 @@ func (h *Hub) campaign(ctx context.Context) (store.Leadership, error) {
 
 func (h *Hub) leads(ctx context.Context, since time.Time) {
 	h.peers.Leads(since)
+	h.announceAs(ctx, since)
+}
+
+// announceAs tells the other hubs what this one is.
+func (h *Hub) announceAs(ctx context.Context, since time.Time) {
 	if h.presence == nil {
 		return
 	}
 	if err := h.presence.Set(ctx, h.record(since)); err != nil && ctx.Err() == nil {
-		h.o.Log.Warn("the other hubs are not told yet who leads", "error", err)
+		h.o.Log.Warn("the other hubs are not told yet that this one is there, and who leads", "error", err)
 	}
 }
 
@@ -114,7 +119,7 @@ func (h *Hub) leads(ctx context.Context, since time.Time) {
 func (h *Hub) newPeers() (*peers.Peers, error) {
 	o := peers.Options{Store: h.own, Local: h.sessions, Instance: h.instance, Version: version.Version, Lasting: 3 * h.o.Heartbeat, Log: h.o.Log}
 	if h.o.shares() {
-		o.Dialer = h.dialHub
+		o.Dialer, o.Announce = h.dialHub, h.announceAs
 	}
 	return peers.New(o)
 }

@@ -41,6 +41,8 @@ type Options struct {
 	Version string
 	// Lasting is how long a session has to last to be one that an agent comes back from.
 	Lasting time.Duration
+	// Announce puts the record of this hub again, as of one that leads since then; zero: it does not. With a Dialer it is required.
+	Announce func(ctx context.Context, leads time.Time)
 	// Dialer connects to other hubs; nil: this hub shares its store with nobody.
 	Dialer Dialer
 	Log    *slog.Logger
@@ -136,6 +138,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	defer cancel()
 	defer p.sub.Stop()
 	defer p.lines.closeAll()
+	var damaged bool
 	for {
 		select {
 		case <-ctx.Done():
@@ -147,9 +150,13 @@ func (p *Peers) Run(ctx context.Context) error {
 			keys, rev := p.sub.Take()
 			if err := p.o.Store.View(ctx, rev, func(r store.Reader) error {
 				p.follow(r, keys)
+				damaged = store.DamageOf(r, store.PeerKey(p.o.Instance)) != nil
 				return nil
 			}); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("peers: %w", err)
+			}
+			if damaged { // its lease lives, and the other hubs take this one for gone
+				p.o.Announce(ctx, p.leadsSince())
 			}
 		}
 	}
@@ -321,6 +328,12 @@ func (p *Peers) Leads(since time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.led = since
+}
+
+func (p *Peers) leadsSince() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.led
 }
 
 // Addresses are where agents may dial the hubs that live; nil: this hub shares its store with nobody.

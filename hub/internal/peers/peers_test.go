@@ -23,8 +23,10 @@ import (
 	"towline.dev/towline/hub/internal/peers"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 )
@@ -44,10 +46,12 @@ func (nobody) Query(_ context.Context, c fleet.ClusterName, _ *agentv1.Query) (*
 type fleetOf struct {
 	*testing.T
 	ctx     context.Context
+	backend backend.Backend
 	engine  *engine.Engine
 	peers   *peers.Peers
 	changed chan fleet.ClusterName
-	log     *bytes.Buffer // not to be read while Run may write it
+	said    chan time.Time // since when this hub leads, as it says that it is there again
+	log     *bytes.Buffer  // not to be read while Run may write it
 }
 
 func begin(t *testing.T) *fleetOf { return beginAt(t, nil) }
@@ -58,8 +62,9 @@ func beginAt(t *testing.T, now func() time.Time, there ...*storev1.HubRecord) *f
 	log := new(bytes.Buffer)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	e, err := engine.Open(ctx, memory.New(), engine.Options{})
-	f := &fleetOf{T: t, ctx: ctx, engine: e, changed: make(chan fleet.ClusterName, 100), log: log}
+	b := memory.New()
+	e, err := engine.Open(ctx, b, engine.Options{})
+	f := &fleetOf{T: t, ctx: ctx, backend: b, engine: e, changed: make(chan fleet.ClusterName, 100), said: make(chan time.Time, 1), log: log}
 	f.must(err)
 	t.Cleanup(func() { f.must(e.Close()) })
 	for _, h := range there {
@@ -69,6 +74,12 @@ func beginAt(t *testing.T, now func() time.Time, there ...*storev1.HubRecord) *f
 	f.must(err)
 	f.must(e.As(store.Hub).View(ctx, rev, func(store.Reader) error { return nil })) // they are known when it begins
 	f.peers, err = peers.New(peers.Options{Store: e.As(store.Hub), Local: nobody{started: time.Unix(1000, 0)}, Instance: "me", Version: "2", Lasting: 30 * time.Second, Now: now,
+		Announce: func(_ context.Context, leads time.Time) {
+			select {
+			case f.said <- leads:
+			default:
+			}
+		},
 		Log: slog.New(slog.NewTextHandler(log, nil)), Dialer: func(address string) (*grpc.ClientConn, error) {
 			return grpc.NewClient("passthrough:///"+address, append(rpc.APIDialOptions(&tls.Config{}), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 		}})
@@ -149,6 +160,22 @@ func TestConnectedIsWhoseSessionAHubThatLivesHolds(t *testing.T) {
 }
 
 // Two hubs of two versions on one store are said by the one that comes, and by the one that is there, each time.
+// The record of this hub is damaged while its lease lives: the others take it for gone, with all that it holds, and it says that it is there again.
+func TestHubWhoseRecordIsDamagedSaysThatItIsThere(t *testing.T) {
+	f := begin(t)
+	f.peers.Leads(time.Unix(2000, 0))
+	f.hub(&storev1.HubRecord{Instance: "me", Address: "127.0.0.1:1"})
+	storetest.Damage(t, f.backend, store.PeerKey("me"))
+	select {
+	case since := <-f.said:
+		if !since.Equal(time.Unix(2000, 0)) {
+			t.Errorf("it leads since %s", since)
+		}
+	case <-f.ctx.Done():
+		t.Fatal("it says nothing")
+	}
+}
+
 func TestHubOfAnotherVersionIsSaid(t *testing.T) {
 	of := func(instance, version string) *storev1.HubRecord {
 		return &storev1.HubRecord{Instance: instance, Address: instance + ":7443", Version: version}

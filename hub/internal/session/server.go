@@ -91,6 +91,8 @@ type Server struct {
 	listeners []func(fleet.ClusterName)
 	witnesses []func(fleet.ClusterName)
 	drained   map[fleet.ClusterName]bool // who had a session when draining began; nil: it has not
+	unended   map[fleet.ClusterName]*session
+	more      chan struct{} // has room for one: some are unended
 }
 
 // New checks the options.
@@ -108,7 +110,7 @@ func New(o Options) (*Server, error) {
 		o.ReconnectSpread = time.Second
 	}
 	s := &Server{o: o, started: time.Now(), clock: time.Now, changes: changes{feed: o.Store.Feed(store.DesiredPrefix)}, live: map[fleet.ClusterName]*session{},
-		lost: map[fleet.ClusterName]time.Time{}}
+		lost: map[fleet.ClusterName]time.Time{}, unended: map[fleet.ClusterName]*session{}, more: make(chan struct{}, 1)}
 	if err := s.changes.follow(); err != nil { // from here on: each view to come is of what it follows
 		return nil, err
 	}
@@ -179,6 +181,11 @@ func (s *Server) Run(ctx context.Context) error {
 	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix, store.SecretPrefix,
 		store.CatalogPrefix, store.ModulePrefix, store.FreezePrefix, store.AcceptedKey, store.ResumedKey, store.SettledKey)
 	defer sub.Stop()
+	ending, cancel := context.WithCancel(ctx)
+	var ended sync.WaitGroup
+	ended.Go(func() { s.endLoop(ending) })
+	defer ended.Wait()
+	defer cancel()
 	s.markAll(dirtyDesired) // sessions that began before the subscription
 	for {
 		select {
@@ -441,10 +448,12 @@ func (s *Server) close(x *session) {
 	if !newest {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := s.o.Registry.CloseSession(ctx, x.cluster, x.epoch, x.lastSeen()); err != nil {
-		s.o.Log.Warn("session end not recorded", "cluster", x.cluster, "error", err)
+	if err := s.recordEnd(context.Background(), x); err != nil {
+		s.o.Log.Warn("session end not recorded; it will be tried again", "cluster", x.cluster, "error", err)
+		s.mu.Lock()
+		s.unended[x.cluster] = x
+		s.mu.Unlock()
+		dirty.Poke(s.more)
 	}
 	s.o.Log.Info("agent disconnected", "cluster", x.cluster, "epoch", x.epoch)
 	s.changed(x.cluster)

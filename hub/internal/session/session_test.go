@@ -136,6 +136,52 @@ func TestWhoIsConnectedIsToldBeforeItIsShown(t *testing.T) {
 	}
 }
 
+// forgetful cannot record the end of a session while the store is away.
+type forgetful struct {
+	gates
+	tries int
+	until time.Time
+}
+
+func (f *forgetful) CloseSession(context.Context, fleet.ClusterName, uint64, time.Time) error {
+	if f.tries++; time.Now().Before(f.until) {
+		return fleet.Errorf(fleet.ErrUnavailable, "the store is away")
+	}
+	return nil
+}
+
+// The end of a session is recorded as soon as the store takes it: until then the other hubs call the cluster connected, and keep its agent out when it
+// has started anew.
+func TestEndOfASessionIsRecordedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &forgetful{until: time.Now().Add(time.Minute)}
+		r.epochs = make(chan uint64, 1)
+		r.epochs <- 1
+		s := newServer(t, r)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		x, err := s.open(noStream{ctx: t.Context()}, "a", &agentv1.Hello{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.close(x)
+		<-time.After(2 * time.Minute)
+		if tries := r.tries; time.Now().Before(r.until) || tries < 3 || tries > 20 {
+			t.Errorf("told %d times", tries)
+		}
+		tries := r.tries
+		<-time.After(time.Minute)
+		if r.tries != tries {
+			t.Errorf("told %d times more when it is recorded", r.tries-tries)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A hub that stops ends its sessions itself. Nobody may take that for agents that went away.
 func TestDrainedAgentsAreNotAway(t *testing.T) {
 	s := newServer(t, &gates{})
