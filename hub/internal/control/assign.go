@@ -236,7 +236,7 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 			p.contest.Shared = a.shared
 		}
 	}
-	lacks := false
+	lacks, changed := false, uint64(0)
 	for _, name := range names(g.clusters) {
 		if bytes > writeBytes {
 			return done, bytes, nil
@@ -245,14 +245,14 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 		key := store.DesiredKey(name, run.Module)
 		cluster, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(w), store.ClusterKey(name)) // one that is damaged stops no other
 		old, _, _ := store.Get[*storev1.DesiredRecord](w, key)
-		if !ok || cluster.GetRemoving() != "" || record.Generation(old) >= generation {
+		if !ok || cluster.GetRemoving() != "" || record.AssignedGeneration(old) >= generation {
 			continue
 		}
 		w.Get(store.ClusterKey(name))
 		if old == nil && g.shut != nil && g.shut(cluster) {
 			continue
 		}
-		desired, err := a.desired(ctx, w, record.Cluster(cluster), generation)
+		desired, err := a.desired(ctx, w, record.Cluster(cluster), ofStep(w, old, generation, &changed))
 		if errors.Is(err, errLacks) { // the bundles of other variants are found to be lacking in the same run
 			lacks = true
 			continue
@@ -273,6 +273,18 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 func shutBy(r store.Reader, run *rollouts.Run) func(*storev1.ClusterRecord) bool {
 	exit := sync.OnceValue(func() record.Exit { return record.ExitOf(r, run.Module, run.Number) })
 	return func(rec *storev1.ClusterRecord) bool { return exit().Shut(r, rec) }
+}
+
+// ofStep is the generation by which a step gives a cluster something, or takes it: the step's own, or a new one where what the cluster has was changed
+// since the step was taken, which is changed, for all of a transaction.
+func ofStep(w store.Writer, old *storev1.DesiredRecord, generation uint64, changed *uint64) uint64 {
+	if record.Generation(old) < generation {
+		return generation
+	}
+	if *changed == 0 {
+		*changed = record.NextGeneration(w)
+	}
+	return *changed
 }
 
 // getters are the clusters of a step about which its rollout has said nothing since. Of one that it has taken the module from nothing else may tell: where
@@ -385,7 +397,7 @@ func leaveSome(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleR
 		}
 		exit = record.ExitOf(w, ref, l.rollout)
 	}
-	heirs, holds := newSuccession(o, ref), record.ReadHolds(w, o.now)
+	heirs, holds, changed := newSuccession(o, ref), record.ReadHolds(w, o.now), uint64(0)
 	for _, name := range clusters {
 		old, _, ok := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, ref))
 		if !ok || record.Leaves(old, l.deleted) || l.late(old) {
@@ -402,7 +414,9 @@ func leaveSome(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleR
 		if l.generation == 0 {
 			l.generation = record.NextGeneration(w)
 		}
-		if err := putLeaving(ctx, w, heirs, holds, ref, name, old, l); err != nil {
+		this := l
+		this.generation = ofStep(w, old, l.generation, &changed)
+		if err := putLeaving(ctx, w, heirs, holds, ref, name, old, this); err != nil {
 			return nil, err
 		}
 	}
@@ -411,7 +425,7 @@ func leaveSome(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleR
 
 // late reports that something was assigned after the step was taken.
 func (l leaving) late(old *storev1.DesiredRecord) bool {
-	return l.rollout != 0 && record.Generation(old) >= l.generation
+	return l.rollout != 0 && record.AssignedGeneration(old) >= l.generation
 }
 
 // isDeleted reads whether the module is being deleted, so that the commit fails if that changes.

@@ -392,7 +392,7 @@ func unfinished(r store.Reader, run *rollouts.Run) []*storev1.StepRecord {
 	for i := range run.State.Len(run.Plan) {
 		m, name := run.State.Record(i), run.State.Member(run.Plan, i).Cluster
 		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(name, run.Module))
-		if m.Generation == 0 || record.Damaged(d) || record.Generation(d) >= m.Generation {
+		if m.Generation == 0 || record.Damaged(d) || record.AssignedGeneration(d) >= m.Generation {
 			continue
 		}
 		at := move{m.Generation, m.Revision}

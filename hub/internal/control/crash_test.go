@@ -32,6 +32,33 @@ func TestOldLeaveStepDoesNotTakeWhatWasAssignedAfterIt(t *testing.T) {
 	}
 }
 
+// A leader was killed, or its store was away for a moment, between the commit of a step and its materialisation, and what a cluster of the step had was
+// changed before that: by a label that it reads, say. The step is carried out in it all the same, by a newer generation, and once only.
+func TestStepIsCarriedOutWhereSomethingWasChangedSince(t *testing.T) {
+	l := newLeader(t)
+	run := l.stepped()
+	var stays fleet.ClusterName
+	for i := range run.State.Len(run.Plan) {
+		if m := run.State.Record(i); m.Generation != 0 && !m.Leaving() {
+			stays = run.State.Member(run.Plan, i).Cluster
+		}
+	}
+	clusters := []fleet.ClusterName{"c00", stays}
+	for _, name := range clusters {
+		l.must(l.refresh(t.Context(), shop, []refresh{{cluster: name, generation: 5, values: map[string]string{"OF": "the label"}}}))
+	}
+	for when := range 2 {
+		changed := l.desired("c00").GetSync().GetGeneration()
+		l.finish(run)
+		if d := l.desired("c00"); when == 0 && d.GetTombstone().GetGeneration() <= changed {
+			t.Errorf("%s is to leave, and has %v", clusters[0], d)
+		}
+		if d := l.desired(stays); d.GetSync().GetRevision() != 2 || d.GetSync().GetGeneration() <= 6 {
+			t.Errorf("%s is to have r2, and has %v", stays, d)
+		}
+	}
+}
+
 // What is assigned again after the look at a confirmed tombstone does not end with it.
 func TestForgettingLeavesWhatWasAssignedMeanwhile(t *testing.T) {
 	l := newLeader(t)

@@ -483,6 +483,9 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 				if err != nil {
 					return err
 				}
+				if next != old {
+					next.AssignedGeneration = record.AssignedGeneration(old)
+				}
 				putDesired(w, o, x.cluster, ref, next)
 			}
 			return nil

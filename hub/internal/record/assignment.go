@@ -68,9 +68,10 @@ func Assign(old, next *storev1.DesiredRecord) *storev1.DesiredRecord {
 // Leave is the record of a module that is to leave a cluster, by the tombstone, or by the one that stands there already.
 // Nil: nothing was ever assigned there. final says that the module is deleted.
 func Leave(old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool) *storev1.DesiredRecord {
+	var assigned uint64
 	switch {
 	case old.GetTombstone() != nil:
-		tombstone, final = old.GetTombstone(), final || old.GetFinal()
+		tombstone, final, assigned = old.GetTombstone(), final || old.GetFinal(), old.GetAssignedGeneration()
 	case old.GetSync() == nil:
 		return nil
 	}
@@ -78,7 +79,7 @@ func Leave(old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool)
 	if ofEarlier(old) {
 		rollout = 0
 	}
-	return &storev1.DesiredRecord{Rollout: rollout, Tombstone: tombstone, Final: final, FirstGeneration: old.GetFirstGeneration(),
+	return &storev1.DesiredRecord{Rollout: rollout, Tombstone: tombstone, Final: final, FirstGeneration: old.GetFirstGeneration(), AssignedGeneration: assigned,
 		Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown(), LetGoAt: old.GetLetGoAt()}
 }
 

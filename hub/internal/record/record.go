@@ -3,6 +3,7 @@
 package record
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -103,6 +104,11 @@ func (t Tracked) Revision() int64 {
 // Generation is the generation of the newest assignment in the record.
 func Generation(d *storev1.DesiredRecord) uint64 {
 	return max(GivenGeneration(d), d.GetProblemGeneration(), d.GetNextGeneration())
+}
+
+// AssignedGeneration is the generation with which the record was assigned, whatever was changed in it since.
+func AssignedGeneration(d *storev1.DesiredRecord) uint64 {
+	return cmp.Or(d.GetAssignedGeneration(), Generation(d))
 }
 
 // GivenGeneration is the generation of what the cluster's agent is told: of the sync, or of the tombstone in its place.

@@ -2399,8 +2399,11 @@ type DesiredRecord struct {
 	// The generation of the assignment for which capabilities were what the cluster could do; what follows it and keeps them keeps it. 0: the
 	// record is of before this was kept.
 	ChosenGeneration uint64 `protobuf:"varint,16,opt,name=chosen_generation,json=chosenGeneration,proto3" json:"chosen_generation,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The generation with which the record was assigned, where a label, a hold, a confirm or another module has changed it since. 0: nothing has,
+	// or the record is of before this was kept.
+	AssignedGeneration uint64 `protobuf:"varint,17,opt,name=assigned_generation,json=assignedGeneration,proto3" json:"assigned_generation,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *DesiredRecord) Reset() {
@@ -2541,6 +2544,13 @@ func (x *DesiredRecord) GetLetGoAt() int64 {
 func (x *DesiredRecord) GetChosenGeneration() uint64 {
 	if x != nil {
 		return x.ChosenGeneration
+	}
+	return 0
+}
+
+func (x *DesiredRecord) GetAssignedGeneration() uint64 {
+	if x != nil {
+		return x.AssignedGeneration
 	}
 	return 0
 }
@@ -4457,7 +4467,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x1a\n" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12!\n" +
 	"\fleave_policy\x18\x04 \x01(\tR\vleavePolicy\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xee\x04\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x9f\x05\n" +
 	"\rDesiredRecord\x12*\n" +
 	"\x04sync\x18\x01 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\x129\n" +
 	"\ttombstone\x18\x02 \x01(\v2\x1b.towline.agent.v1.TombstoneR\ttombstone\x12\x18\n" +
@@ -4475,7 +4485,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\fcapabilities\x18\r \x01(\fR\fcapabilities\x12)\n" +
 	"\x10first_generation\x18\x0e \x01(\x04R\x0ffirstGeneration\x12\x1a\n" +
 	"\tlet_go_at\x18\x0f \x01(\x03R\aletGoAt\x12+\n" +
-	"\x11chosen_generation\x18\x10 \x01(\x04R\x10chosenGeneration\"G\n" +
+	"\x11chosen_generation\x18\x10 \x01(\x04R\x10chosenGeneration\x12/\n" +
+	"\x13assigned_generation\x18\x11 \x01(\x04R\x12assignedGeneration\"G\n" +
 	"\rRecycleRecord\x126\n" +
 	"\x06orders\x18\x01 \x03(\v2\x1e.towline.store.v1.RecycleOrderR\x06orders\"\x97\x01\n" +
 	"\fRecycleOrder\x123\n" +
