@@ -105,7 +105,7 @@ func (a *Agent) prepare(ctx context.Context, id *identity.Identity) error {
 	case id.Join() != join:
 		a.unredeemed = ""
 		return fmt.Errorf("joined hub %s: %w", id.HubID(), session.ErrRestart)
-	case err != nil && (terr != nil || !transient(err)):
+	case err != nil && terr != nil:
 		return err
 	case err != nil && err.Error() != a.unredeemed:
 		a.unredeemed = err.Error()

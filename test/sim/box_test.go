@@ -41,6 +41,7 @@ type box struct {
 	flaky  bool // every third request fails
 	asked  int
 	denies bool // deletions fail
+	full   bool // so does what writes a Secret, in which the agent has its state
 	swap   bool // the next object that is to be deleted is another one by then
 	odd    map[int]trouble
 	writes int
@@ -168,7 +169,7 @@ func (p *agentProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	what := trouble(0)
 	if changes(r) {
-		if what = p.b.next(r.Method); what != 0 {
+		if what = p.b.next(r); what != 0 {
 			p.b.w.note("%s: write %s %s: trouble %d", p.b.name, r.Method, r.URL.Path, what)
 		}
 	}
@@ -256,11 +257,18 @@ func (b *box) deny(is bool) {
 	b.denies = is
 }
 
-// next is what becomes of the next write.
-func (b *box) next(method string) trouble {
+// fill has the API server take no Secrets.
+func (b *box) fill(is bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.denies && method == http.MethodDelete {
+	b.full = is
+}
+
+// next is what becomes of the next write.
+func (b *box) next(r *http.Request) trouble {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.denies && r.Method == http.MethodDelete || b.full && strings.Contains(r.URL.Path, "/secrets") {
 		return refused
 	}
 	b.writes++

@@ -134,3 +134,28 @@ func TestTokenIsRedeemedWhereOneHubIsDown(t *testing.T) {
 		}
 	})
 }
+
+// TestAgentThatCannotRedeemItsTokenStaysConnected: an agent that has an identity gets a new join token while it cannot write its state, so that it
+// cannot redeem it. It goes on with what it has, and redeems the token when it can.
+func TestAgentThatCannotRedeemItsTokenStaysConnected(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, dir, nil)
+		pause(time.Minute)
+		const cluster = "east"
+		w.boxes[cluster].fill(true)
+		w.issue(cluster, true)
+		pause(3 * time.Minute)
+		if state, unused := w.stateOf(cluster), w.unused(); state != string(fleet.ClusterReady) || unused != 1 {
+			t.Errorf("without a state the cluster is %s, and %d tokens are unused", state, unused)
+		}
+		w.boxes[cluster].fill(false)
+		pause(10 * time.Minute)
+		if state, unused := w.stateOf(cluster), w.unused(); state != string(fleet.ClusterReady) || unused != 0 {
+			t.Errorf("then the cluster is %s, and %d tokens are unused", state, unused)
+		}
+		for _, f := range w.judge.found {
+			t.Error(f)
+		}
+	})
+}
