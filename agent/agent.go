@@ -305,7 +305,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	if err != nil {
 		return err
 	}
-	if err := a.join(ctx, id, held.Held().Leaving.Objects != ""); err != nil {
+	if err := a.join(ctx, id, held.Held()); err != nil {
 		return err
 	}
 	a.adopt(ctx, id, held)
@@ -314,7 +314,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	if err := a.policy.recall(ctx, store); err != nil {
 		return err
 	}
-	hubID := id.HubID()
+	hubID := belongsTo(id, held.Held())
 	// Who had the Lease since the state was written had another state.
 	incomplete := held.Held().Behind != "" || f.Found().Epoch > was.Epoch
 	values, err := vault.Open(ctx, store)

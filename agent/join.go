@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -58,16 +59,26 @@ func (d *dialer) to(addr string, t *tls.Config) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+addr, options...)
 }
 
-// join redeems the join token of an agent that has no identity yet, or that had left, however long the hub is away. A
+// belongsTo is the hub that the agent belongs to: without an identity it is the one of what is desired.
+func belongsTo(id *identity.Identity, held desired.Held) string {
+	return cmp.Or(id.HubID(), held.Lineage.HubID)
+}
+
+// join redeems the join token of an agent that belongs to no hub yet, or that had left, however long the hub is away. A
 // token that the hub refuses ends it: only a person can help. Any other agent redeems a new token on the way (rejoin, prepare),
-// and keeps the cluster correct meanwhile.
-func (a *Agent) join(ctx context.Context, id *identity.Identity, left bool) error {
-	if id.HubID() != "" && !left {
+// and keeps the cluster correct meanwhile, also where its identity is lost.
+func (a *Agent) join(ctx context.Context, id *identity.Identity, held desired.Held) error {
+	hub := belongsTo(id, held)
+	if hub != "" && held.Leaving.Objects == "" {
 		return nil
 	}
 	tries := backoff.New(backoff.Policy{Min: max(a.o.MinReconnect, 200*time.Millisecond), Max: max(a.o.MaxReconnect, time.Minute)}, rand.Float64)
 	for waiting := false; ; waiting = true {
 		a.offer(ctx, id)
+		if hub == "" && !id.NeedsEnroll() {
+			_, err := id.TLS()
+			return err
+		}
 		err := id.Enroll(ctx)
 		if err == nil {
 			return nil
@@ -147,6 +158,9 @@ func (a *Agent) offer(ctx context.Context, id *identity.Identity) bool {
 
 // adopt takes note of the join. Should that not be durable now, a restart takes note of it again.
 func (a *Agent) adopt(ctx context.Context, id *identity.Identity, held *desired.Store) {
+	if id.HubID() == "" { // its identity is lost, which is no join
+		return
+	}
 	if err := held.Adopt(ctx, id.Join()); err != nil {
 		a.o.Log.Warn("that the agent joined anew is not saved yet", "error", err)
 	}

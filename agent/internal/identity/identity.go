@@ -89,6 +89,7 @@ type Identity struct {
 
 	mu       sync.Mutex
 	current  *credential
+	missing  error    // why current is nil, and what to do
 	unsaved  bool     // current is not in the state
 	pending  *pending // the last key that was made
 	rejected error    // why the join token is of no use
@@ -103,8 +104,7 @@ type refusal struct {
 	err error
 }
 
-// Open reads the identity that was stored, if there is one, and the join token, if one is given. Having neither is an
-// error that says what to do.
+// Open reads the identity that was stored, if there is one, and the join token, if one is given. One that is damaged is as none.
 func Open(ctx context.Context, o Options) (*Identity, error) {
 	if o.State == nil || o.Dial == nil || o.ClusterUID == "" {
 		return nil, fleet.Invalid("identity", "State, Dial and ClusterUID are required")
@@ -116,30 +116,48 @@ func Open(ctx context.Context, o Options) (*Identity, error) {
 		o.Random = rand.Float64
 	}
 	i := &Identity{o: o, asking: semaphore.NewWeighted(1), renewed: make(chan struct{}, 1)}
-	raw, err := o.State.Read(ctx, certName)
-	switch {
-	case errors.Is(err, fleet.ErrNotFound):
-	case err != nil:
-		return nil, fmt.Errorf("identity: %w", err)
-	default:
-		if i.current, err = decodeCredential(raw); err != nil {
-			return nil, err
-		}
-	}
-	if o.Token == "" {
-		if i.current == nil {
-			return nil, fleet.Errorf(fleet.ErrPrecondition, "identity: this agent has not joined a hub; run: towline cluster join NAME, and start the agent with --join-token or --join-token-file")
-		}
-		return i, nil
-	}
-	err = i.Offer(ctx, o.Token)
-	if err != nil && i.current == nil {
+	var err error
+	if i.current, err = read(ctx, o.State); err != nil && !absent(err) {
 		return nil, err
 	}
-	if err != nil {
+	if i.missing = err; err != nil && !errors.Is(err, fleet.ErrNotFound) {
+		o.Log.Error("the identity is damaged; going on without it", "error", err)
+	}
+	if o.Token == "" {
+		return i, nil
+	}
+	switch err := i.Offer(ctx, o.Token); {
+	case err != nil && i.current == nil:
+		i.missing = err
+	case err != nil:
 		o.Log.Warn("the join token is of no use; going on with the identity that is stored", "error", err)
 	}
 	return i, nil
+}
+
+// absent says that there is no identity that can be read, for good.
+func absent(err error) bool {
+	return errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt)
+}
+
+func read(ctx context.Context, s State) (*credential, error) {
+	raw, err := s.Read(ctx, certName)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return nil, fleet.Errorf(fleet.ErrNotFound, "identity: this agent has not joined a hub; run: towline cluster join NAME, and start the agent with --join-token or --join-token-file")
+	case err != nil:
+		return nil, lost(fmt.Errorf("identity: %w", err))
+	}
+	c, err := decodeCredential(raw)
+	return c, lost(err)
+}
+
+// lost says how an agent comes to another identity in the place of one that is damaged.
+func lost(err error) error {
+	if !errors.Is(err, fleet.ErrCorrupt) {
+		return err
+	}
+	return fmt.Errorf("%w; run: towline cluster join NAME --reissue, and give the agent the new join token", err)
 }
 
 // Offer takes a join token, as given, in place of the one before. One that is being redeemed is redeemed first.
@@ -236,7 +254,7 @@ func (i *Identity) Join() string {
 func (i *Identity) TLS() (*tls.Config, error) {
 	c, now := i.get(), time.Now()
 	if c == nil {
-		return nil, fleet.Errorf(fleet.ErrUnknownUser, "identity: this agent has not joined a hub yet")
+		return nil, fleet.Errorf(fleet.ErrUnknownUser, "%v", i.missing)
 	}
 	end, until := c.leaf.NotAfter, c.leaf.NotAfter.Add(rpc.RecoveryWindow)
 	switch {

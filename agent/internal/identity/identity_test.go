@@ -32,13 +32,17 @@ import (
 
 const life = 24 * time.Hour
 
+// errDamaged is what a store answers of bytes that do not have their checksum.
+var errDamaged = fleet.Errorf(fleet.ErrCorrupt, "state identity: checksum does not match: the bytes are damaged")
+
 // memory is a State that remembers every write and fails on demand.
 type memory struct {
 	mu     sync.Mutex
 	values map[string][]byte
 	fail   map[string]error
 	log    []string
-	deaf   error // of each read
+	deaf   error  // of each read
+	broken string // the name of what cannot be read until it is written
 }
 
 func newMemory() *memory { return &memory{values: map[string][]byte{}, fail: map[string]error{}} }
@@ -53,6 +57,9 @@ func (m *memory) Read(_ context.Context, name string) ([]byte, error) {
 	if !ok {
 		return nil, fleet.ErrNotFound
 	}
+	if name == m.broken {
+		return nil, errDamaged
+	}
 	return b, nil
 }
 
@@ -63,8 +70,17 @@ func (m *memory) Write(_ context.Context, name string, data []byte) error {
 		return err
 	}
 	m.values[name] = slices.Clone(data)
+	if name == m.broken {
+		m.broken = ""
+	}
 	m.log = append(m.log, "write "+name)
 	return nil
+}
+
+func (m *memory) breaks(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.broken = name
 }
 
 // fails has writes of the names fail; nil: no more.
@@ -392,21 +408,23 @@ func TestNewTokenJoinsAgainAndABadOneDoesNotHurt(t *testing.T) {
 }
 
 func TestNothingToJoinWith(t *testing.T) {
-	h := &hub{t: t, state: newMemory()}
-	if _, err := h.open(""); err == nil || !strings.Contains(err.Error(), "towline cluster join NAME") {
-		t.Errorf("error %v", err)
-	}
-	if _, err := h.open("junk"); !errors.Is(err, fleet.ErrInvalid) {
-		t.Errorf("error %v", err)
-	}
-	h.state.values[certName] = []byte(`{"schema":1,"chain":["YQ=="]}`)
-	if _, err := h.open(""); !errors.Is(err, fleet.ErrCorrupt) {
-		t.Errorf("a damaged identity: %v", err)
-	}
-	h.state.values[certName] = []byte(`{"schema":9}`)
-	if _, err := h.open(""); !errors.Is(err, fleet.ErrPrecondition) {
-		t.Errorf("an identity of another version: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		says := func(token, want string) {
+			t.Helper()
+			i := h.mustOpen(token)
+			if _, err := i.TLS(); i.NeedsEnroll() || !errors.Is(err, fleet.ErrUnknownUser) || !strings.Contains(err.Error(), want) {
+				t.Errorf("token %q: error %v, want one that says %q", token, err, want)
+			}
+			runs(t, i)()
+		}
+		says("", "towline cluster join NAME")
+		says("junk", "this is not a join token")
+		h.state.values[certName] = []byte(`{"schema":9}`)
+		if _, err := h.open(h.token()); !errors.Is(err, fleet.ErrPrecondition) {
+			t.Errorf("an identity of another version: %v", err)
+		}
+	})
 }
 
 // runs has the identity be renewed until stop.

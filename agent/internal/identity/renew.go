@@ -31,6 +31,10 @@ const (
 // Run renews the certificate at half of its life until ctx ends. A failure is tried again, also when the certificate has
 // ended meanwhile: the hub renews it for some time then.
 func (i *Identity) Run(ctx context.Context) error {
+	if i.get() == nil { // whoever joins runs it anew
+		<-ctx.Done()
+		return nil
+	}
 	tries := backoff.New(backoff.Policy{Min: 5 * time.Second, Max: 10 * time.Minute}, i.o.Random)
 	failing := false
 	due := i.renewal()
@@ -88,9 +92,6 @@ func (i *Identity) turn(ctx context.Context) error {
 // renewal is when the certificate is to be renewed.
 func (i *Identity) renewal() time.Time {
 	c := i.get()
-	if c == nil {
-		return time.Now().Add(recheck)
-	}
 	life := c.leaf.NotAfter.Sub(c.leaf.NotBefore)
 	part := renewAt + renewJitter*(2*i.o.Random()-1)
 	return c.leaf.NotBefore.Add(time.Duration(part * float64(life)))

@@ -2,9 +2,12 @@ package identity
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"towline.dev/towline/pkg/fleet"
 )
 
 // An agent that cannot write its state renews its certificate all the same, and saves it when it can.
@@ -92,4 +95,40 @@ func TestRenewsWithAStateThatHangs(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// An identity that is damaged, or cut off, is as none: a join token brings another one, which is stored in its place.
+func TestDamagedIdentityBeginsAnew(t *testing.T) {
+	for name, damage := range map[string]func(*memory){
+		"cut off":          func(m *memory) { m.values[certName] = m.values[certName][:20] },
+		"no certificate":   func(m *memory) { m.values[certName] = []byte(`{"schema":1,"chain":["YQ=="]}`) },
+		"another checksum": func(m *memory) { m.breaks(certName) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHub(t)
+				token := h.token()
+				if err := h.mustOpen(token).Enroll(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				damage(h.state)
+				without := h.mustOpen("")
+				if _, err := without.TLS(); without.HubID() != "" || !errors.Is(err, fleet.ErrUnknownUser) || !strings.Contains(err.Error(), "--reissue") {
+					t.Errorf("without a token: %v", err)
+				}
+				h.refuses(fleet.Errorf(fleet.ErrPrecondition, "join token for c1 was used; run: towline cluster join c1 --reissue"))
+				if err := h.mustOpen(token).Enroll(t.Context()); err == nil || !strings.Contains(err.Error(), "was used") {
+					t.Errorf("with the token of before: %v", err)
+				}
+				h.refuses(nil)
+				i := h.mustOpen(h.token())
+				if err := i.Enroll(t.Context()); err != nil || i.HubID() != "hub-1" {
+					t.Fatalf("with a new token: %v", err)
+				}
+				if again := h.mustOpen(""); again.Join() != i.Join() {
+					t.Error("the new identity is not stored in the place of the damaged one")
+				}
+			})
+		})
+	}
 }
