@@ -96,9 +96,9 @@ func TestAnotherTokenMakesThePodsAnew(t *testing.T) {
 			pods, _, _ := unstructured.NestedMap(objects[len(objects)-1].Object, "spec", "template")
 			return fmt.Sprint(pods)
 		}
-		one, two := "one", "two"
-		if template(one) != template(one) || template(one) == template(two) {
-			t.Errorf("DaemonSet %v: the pods are %s, then with another token %s", daemons, template(one), template(two))
+		one, again, two := template("one"), template("one"), template("two")
+		if one != again || one == two {
+			t.Errorf("DaemonSet %v: the pods are %s, again %s, and with another token %s", daemons, one, again, two)
 		}
 	}
 }

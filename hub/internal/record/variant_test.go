@@ -7,7 +7,6 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/hub/internal/store/storetest"
@@ -35,7 +34,7 @@ func TestLookingForAVariantMakesNothing(t *testing.T) {
 // TestDamagedCapabilitiesAreNoLess: what a cluster can do cannot be read. The next revision comes to it as it did before the damage, and not as to
 // one of which nothing was ever told, where a chart leaves out what it asks for.
 func TestDamagedCapabilitiesAreNoLess(t *testing.T) {
-	var b backend.Backend = memory.New()
+	b := memory.New()
 	st := storetest.On(t, b, engine.Options{StandIn: StandIn})
 	ref, can := fleet.ModuleRef{Project: "default", Name: "mon"}, fleet.DigestOf([]byte("monitors"))
 	if _, err := st.Update(t.Context(), func(w store.Writer) error {
