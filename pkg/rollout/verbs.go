@@ -114,9 +114,9 @@ func (d *decider) resumeVerb(*Verb) ([]Note, error) {
 	case ReasonRollbackFailed:
 		d.acceptFailures(d.s.failedBack)
 	}
-	since := Instant(0)
-	if p.Reason == ReasonPausedByUser {
-		since = p.At // what failed behind a person's pause has not been answered yet
+	since := p.At // what failed behind the pause has not been answered yet
+	if p.Reason != ReasonPausedByUser {
+		since++ // what failed in that moment may be what it stopped for
 	}
 	d.resetGates(since)
 	if d.s.Pause = nil; p.Reason == ReasonPausedByUser && p.Left > 0 { // nobody has answered those either
@@ -365,7 +365,7 @@ func (d *decider) overrideVerb(v *Verb) error {
 	d.gateState(g, GateSuccessful, GateOverridden, v.Why)
 	if p := d.s.Pause; p != nil && p.Reason == ReasonGateFailed {
 		if d.unpause(true); d.s.Pause != nil {
-			d.become(Paused, ReasonGateFailed, d.p.gateFacts(d.s.failedGate(Before, After), d.now))
+			d.pause(ReasonGateFailed, d.p.gateFacts(d.s.failedGate(Before, After), d.now), "", "")
 		}
 	}
 	return nil
