@@ -110,16 +110,12 @@ func TestRenderWorkerThatDoesNotStartIsNoFaultOfTheSource(t *testing.T) {
 }
 
 // standstill is a render worker that is stopped after half a minute in which it got no processor time, until the machine has some.
-type standstill struct {
-	busy
-	tries int
-}
+type standstill struct{ busy }
 
 func (s *standstill) Build(ctx context.Context, job render.Job) (render.Built, error) {
 	if s.starts {
 		return s.busy.Build(ctx, job)
 	}
-	s.tries++
 	<-time.After(30 * time.Second)
 	return render.Built{}, fleet.Errorf(fleet.ErrStopped, "package: rendering was stopped")
 }

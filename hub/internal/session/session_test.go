@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,12 +140,12 @@ func TestWhoIsConnectedIsToldBeforeItIsShown(t *testing.T) {
 // forgetful cannot record the end of a session while the store is away.
 type forgetful struct {
 	gates
-	tries int
+	tries atomic.Int32
 	until time.Time
 }
 
 func (f *forgetful) CloseSession(context.Context, fleet.ClusterName, uint64, time.Time) error {
-	if f.tries++; time.Now().Before(f.until) {
+	if f.tries.Add(1); time.Now().Before(f.until) {
 		return fleet.Errorf(fleet.ErrUnavailable, "the store is away")
 	}
 	return nil
@@ -167,13 +168,13 @@ func TestEndOfASessionIsRecordedLater(t *testing.T) {
 		}
 		s.close(x)
 		<-time.After(2 * time.Minute)
-		if tries := r.tries; time.Now().Before(r.until) || tries < 3 || tries > 20 {
+		if tries := r.tries.Load(); time.Now().Before(r.until) || tries < 3 || tries > 20 {
 			t.Errorf("told %d times", tries)
 		}
-		tries := r.tries
+		tries := r.tries.Load()
 		<-time.After(time.Minute)
-		if r.tries != tries {
-			t.Errorf("told %d times more when it is recorded", r.tries-tries)
+		if now := r.tries.Load(); now != tries {
+			t.Errorf("told %d times more when it is recorded", now-tries)
 		}
 		stop()
 		if err := <-ended; err != nil {
