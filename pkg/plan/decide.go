@@ -172,9 +172,6 @@ type Facts struct {
 	Hold bool
 	// Yields says that another module of the cluster owns the object, whether it is here or not.
 	Yields bool
-	// Renewed says that a new revision lists the object, which the module had before: what a policy left deleted then comes
-	// back.
-	Renewed bool
 	// Alike says of an object that is gone that the module lists it as when it was written, be there other values which it does not use, or another
 	// hub whose label it is to carry.
 	Alike bool
@@ -186,10 +183,10 @@ func (f Facts) Gone() bool {
 }
 
 // StaysGone reports that whatever else is wanted of an object that is gone is no reason to make it: a policy leaves what somebody deleted until a
-// revision makes it. What the module itself was to delete, or had from another one, nobody deleted.
+// revision makes it. What the module itself was to delete, or had from another one, nobody deleted, nor what ran to its end.
 func (f Facts) StaysGone() bool {
 	r := f.Record
-	return f.Alike && f.Policy.Drift != fleet.DriftCorrect && !r.Taking && !r.Goes() && r.From == fleet.ModuleRef{}
+	return f.Alike && f.Policy.Drift != fleet.DriftCorrect && !r.Taking && !r.Goes() && r.From == fleet.ModuleRef{} && !r.MayHaveRun()
 }
 
 // Verb is what is to be done about an object.
@@ -302,8 +299,6 @@ func (f Facts) decideGone() Action {
 		return Action{Skip, fleet.DriftInSync}
 	case r.Unseen():
 		return Action{Look, fleet.DriftInSync}
-	case f.Renewed && f.Policy.Drift != fleet.DriftCorrect:
-		return unlessHeld(f, Create)
 	default:
 		return drifted(f, Restore)
 	}

@@ -17,6 +17,8 @@ type Exempt struct {
 	OnUpdate []fleet.FieldPath
 	// Updates and Drifts say so of the whole object.
 	Updates, Drifts bool
+	// Left says that the policy leaves whatever drifts of the object.
+	Left bool
 	// Managers are field managers that have what they hold for as long as they hold it.
 	Managers []string
 	// Text tells it from others.
@@ -45,7 +47,7 @@ func Exempts(p fleet.Policy) (fleet.Policy, *Exempt, error) {
 	if out.Drifts && p.Drift == fleet.DriftCorrect {
 		p.Drift = fleet.DriftIgnore
 	}
-	out.Text = string(text)
+	out.Text, out.Left = string(text), p.Drift == fleet.DriftReport || p.Drift == fleet.DriftIgnore
 	return p, out, err
 }
 
@@ -86,7 +88,7 @@ func (e *Exempt) Name() string {
 func (e *Exempt) KeepsWhole() bool { return e != nil && e.Updates }
 
 // Stays reports that the whole object is left as it is, by a drift as by a revision: no write of ours has its way.
-func (e *Exempt) Stays() bool { return e != nil && e.Updates && e.Drifts }
+func (e *Exempt) Stays() bool { return e != nil && e.Updates && (e.Drifts || e.Left) }
 
 // Fields is what it says of single fields, and not of the whole object.
 func (e *Exempt) Fields() *Exempt {

@@ -24,11 +24,11 @@ func TestExempts(t *testing.T) {
 		"always":              {once(fleet.OnceAlways, "/a"), fleet.DriftCorrect, &Exempt{Always: at("a")}},
 		"on drift":            {once(fleet.OnceOnDrift, "/a"), fleet.DriftCorrect, &Exempt{OnDrift: at("a")}},
 		"on update":           {once(fleet.OnceOnUpdate, "/a"), fleet.DriftCorrect, &Exempt{OnUpdate: at("a")}},
-		"the whole":           {once("", "*"), fleet.DriftIgnore, &Exempt{Updates: true, Drifts: true}},
-		"the whole on drift":  {once(fleet.OnceOnDrift, "*"), fleet.DriftIgnore, &Exempt{Drifts: true}},
+		"the whole":           {once("", "*"), fleet.DriftIgnore, &Exempt{Updates: true, Drifts: true, Left: true}},
+		"the whole on drift":  {once(fleet.OnceOnDrift, "*"), fleet.DriftIgnore, &Exempt{Drifts: true, Left: true}},
 		"the whole on update": {once(fleet.OnceOnUpdate, "*"), fleet.DriftCorrect, &Exempt{Updates: true}},
 		"the whole, with drift told": {fleet.Policy{Drift: fleet.DriftReport, ApplyOnce: &fleet.ApplyOnce{Paths: []string{"*"}}}, fleet.DriftReport,
-			&Exempt{Updates: true, Drifts: true}},
+			&Exempt{Updates: true, Drifts: true, Left: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			policy, got, err := Exempts(tc.policy)

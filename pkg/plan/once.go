@@ -139,6 +139,9 @@ func (r *Record) Back(uid string) bool {
 // Unseen reports that the object, if it is gone, may have ended while nobody looked.
 func (r Record) Unseen() bool { return r.State == Owned && r.ends() && r.Outcome == Running }
 
+// MayHaveRun reports that the object, if it is gone, is not known to have been taken away before its end: it is not made again for the same content.
+func (r Record) MayHaveRun() bool { return r.Ran() || r.Unseen() }
+
 // ends reports that the object runs to an end, and is done then, whoever takes it away.
 func (r Record) ends() bool { return r.Fleeting || r.ID.Group == "batch" && r.ID.Kind == "Job" }
 

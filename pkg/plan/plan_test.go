@@ -40,27 +40,28 @@ func TestDecideYields(t *testing.T) {
 // the module lists it alike. Where a policy leaves it deleted that is no reason to make it, but for what the module itself deletes or was given.
 func TestDecideOfWhatIsGoneAndListedAlike(t *testing.T) {
 	rec := owned(cm("a"))
-	taking, going, given := rec, rec, rec
+	taking, going, given, ran, job := rec, rec, rec, rec, rec
 	taking.Taking, going.Deleting, given.From = true, fleet.Age{Lineage: 1, Generation: 2}, other
+	ran.Fleeting, ran.Outcome, job.Fleeting = true, Completed, true
 	gone, unseen := Live{Known: true, Confirmed: true}, Live{Known: true}
 	for name, tc := range map[string]struct {
-		record  Record
-		live    Live
-		drift   string
-		renewed bool
-		want    Action
+		record Record
+		live   Live
+		drift  string
+		want   Action
 	}{
-		"reported":              {rec, gone, fleet.DriftReport, false, Action{Leave, fleet.DriftDrifted}},
-		"ignored":               {rec, gone, fleet.DriftIgnore, false, Action{Leave, fleet.DriftIgnored}},
-		"corrected":             {rec, gone, fleet.DriftCorrect, false, Action{Create, fleet.DriftInSync}},
-		"only the watch says":   {rec, unseen, fleet.DriftReport, false, Action{Look, fleet.DriftInSync}},
-		"by a revision":         {rec, gone, fleet.DriftReport, true, Action{Create, fleet.DriftInSync}},
-		"to be made again":      {taking, gone, fleet.DriftReport, false, Action{Create, fleet.DriftInSync}},
-		"dropped, and not":      {going, gone, fleet.DriftReport, false, Action{Create, fleet.DriftInSync}},
-		"of another module":     {given, gone, fleet.DriftReport, false, Action{Create, fleet.DriftInSync}},
-		"it is there after all": {rec, Live{Known: true, Exists: true, UID: rec.UID}, fleet.DriftReport, false, Action{Apply, fleet.DriftInSync}},
+		"reported":              {rec, gone, fleet.DriftReport, Action{Leave, fleet.DriftDrifted}},
+		"ignored":               {rec, gone, fleet.DriftIgnore, Action{Leave, fleet.DriftIgnored}},
+		"corrected":             {rec, gone, fleet.DriftCorrect, Action{Create, fleet.DriftInSync}},
+		"only the watch says":   {rec, unseen, fleet.DriftReport, Action{Look, fleet.DriftInSync}},
+		"to be made again":      {taking, gone, fleet.DriftReport, Action{Create, fleet.DriftInSync}},
+		"dropped, and not":      {going, gone, fleet.DriftReport, Action{Create, fleet.DriftInSync}},
+		"of another module":     {given, gone, fleet.DriftReport, Action{Create, fleet.DriftInSync}},
+		"ran":                   {ran, gone, fleet.DriftReport, Action{Create, fleet.DriftInSync}},
+		"may have run":          {job, gone, fleet.DriftReport, Action{Create, fleet.DriftInSync}},
+		"it is there after all": {rec, Live{Known: true, Exists: true, UID: rec.UID}, fleet.DriftReport, Action{Apply, fleet.DriftInSync}},
 	} {
-		facts := Facts{Module: shop, Want: two, Record: &tc.record, Live: tc.live, Policy: fleet.Policy{Drift: tc.drift}, Alike: true, Renewed: tc.renewed}
+		facts := Facts{Module: shop, Want: two, Record: &tc.record, Live: tc.live, Policy: fleet.Policy{Drift: tc.drift}, Alike: true}
 		if got := Decide(facts); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
 		}

@@ -115,7 +115,7 @@ func (d *Desired) Restored(l Leaving) (*Desired, error) {
 	if l.Exempt == nil || l.Record == nil || l.Record.Exempt == nil || l.Record.Exempt.Text != l.Exempt.Text {
 		return d, nil
 	}
-	if l.Record.Goes() || l.Exempt.Stays() {
+	if l.Record.Goes() || l.Exempt.Updates && l.Exempt.Drifts {
 		return d, nil
 	}
 	l.Verb = plan.Restore

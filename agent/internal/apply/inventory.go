@@ -39,6 +39,7 @@ type Inventory struct {
 	losses  map[fleet.ModuleRef]plan.Change
 	// revisions are those whose drops were noted last.
 	revisions map[fleet.ModuleRef]int64
+	listings  map[fleet.ModuleRef]Listing
 	left      map[fleet.ModuleRef]map[string]bool // by removals
 	dirty     map[fleet.ObjectID]bool
 	lossy     map[fleet.ModuleRef]bool // whose losses, or what was left of them, are to be written
@@ -74,7 +75,7 @@ func Open(ctx context.Context, state State, vault Vault, log *slog.Logger) (*Inv
 		state: state, vault: vault, log: log, Paths: NewInterner(),
 		records: map[fleet.ObjectID]*Record{}, modules: map[fleet.ModuleRef]map[fleet.ObjectID]bool{},
 		wishes: map[fleet.ObjectID][]Wish{}, given: map[fleet.ObjectID]bool{}, dirty: map[fleet.ObjectID]bool{},
-		losses: map[fleet.ModuleRef]plan.Change{}, revisions: map[fleet.ModuleRef]int64{}, left: map[fleet.ModuleRef]map[string]bool{}, lossy: map[fleet.ModuleRef]bool{},
+		losses: map[fleet.ModuleRef]plan.Change{}, revisions: map[fleet.ModuleRef]int64{}, listings: map[fleet.ModuleRef]Listing{}, left: map[fleet.ModuleRef]map[string]bool{}, lossy: map[fleet.ModuleRef]bool{},
 		note: func(string) {}, moved: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
 	}
 	err := inv.load(ctx)
@@ -355,9 +356,38 @@ func (inv *Inventory) Succeed(ref fleet.ModuleRef, revision int64, lists func(fl
 func (inv *Inventory) succeed(ref fleet.ModuleRef, revision int64) {
 	if revision == 0 {
 		delete(inv.revisions, ref)
+		delete(inv.listings, ref)
 		return
 	}
 	inv.revisions[ref] = revision
+}
+
+// Listing is how a hub lists the objects of a module.
+type Listing struct {
+	Lineage  uint64
+	Revision int64
+	Bundle   fleet.Digest
+}
+
+// Listed notes a listing of which every object was looked at since it came.
+func (inv *Inventory) Listed(ref fleet.ModuleRef, l Listing) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	if inv.listings[ref] == l {
+		return
+	}
+	inv.listings[ref] = l
+	inv.lossy[ref] = true
+	inv.change++
+	dirty.Poke(inv.soon)
+}
+
+// Renews reports that a listing is by another revision than the one that was noted last. Each hub numbers revisions for itself.
+func (inv *Inventory) Renews(ref fleet.ModuleRef, l Listing) bool {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	before, known := inv.listings[ref]
+	return known && (l.Bundle != before.Bundle || l.Lineage == before.Lineage && l.Revision != before.Revision)
 }
 
 // Leave notes what the removal of a module leaves in the cluster, in the words of its last message. What is noted before the record
@@ -407,7 +437,7 @@ func (inv *Inventory) ForgetLeft(removed func(fleet.ModuleRef) bool) {
 
 // lossOf is what is written of a module.
 func (inv *Inventory) lossOf(ref fleet.ModuleRef) loss {
-	return loss{ref, inv.losses[ref], slices.Sorted(maps.Keys(inv.left[ref])), inv.revisions[ref]}
+	return loss{ref, inv.losses[ref], slices.Sorted(maps.Keys(inv.left[ref])), inv.revisions[ref], inv.listings[ref]}
 }
 
 // Rename gives an object of the module another identity. Where another record is already, that one stays.

@@ -127,7 +127,7 @@ func (inv *Inventory) begin() writing {
 			w.part.records = append(w.part.records, r)
 		}
 		known := map[fleet.ModuleRef]bool{}
-		for _, refs := range []iter.Seq[fleet.ModuleRef]{maps.Keys(inv.losses), maps.Keys(inv.left), maps.Keys(inv.revisions)} {
+		for _, refs := range []iter.Seq[fleet.ModuleRef]{maps.Keys(inv.losses), maps.Keys(inv.left), maps.Keys(inv.revisions), maps.Keys(inv.listings)} {
 			for ref := range refs {
 				if !known[ref] {
 					known[ref] = true
@@ -250,6 +250,9 @@ func (inv *Inventory) load(ctx context.Context) error {
 		for _, l := range part.losses {
 			inv.lose(l.module, l.change)
 			inv.succeed(l.module, l.revision)
+			if l.listing != (Listing{}) {
+				inv.listings[l.module] = l.listing
+			}
 			delete(inv.left, l.module)
 			if len(l.left) > 0 {
 				inv.leave(l.module, l.left...)
@@ -266,6 +269,6 @@ func (inv *Inventory) load(ctx context.Context) error {
 func (inv *Inventory) reset() {
 	inv.records, inv.modules = map[fleet.ObjectID]*Record{}, map[fleet.ModuleRef]map[fleet.ObjectID]bool{}
 	inv.losses, inv.left, inv.lossy = map[fleet.ModuleRef]plan.Change{}, map[fleet.ModuleRef]map[string]bool{}, map[fleet.ModuleRef]bool{}
-	inv.revisions, inv.given = map[fleet.ModuleRef]int64{}, map[fleet.ObjectID]bool{}
+	inv.revisions, inv.listings, inv.given = map[fleet.ModuleRef]int64{}, map[fleet.ModuleRef]Listing{}, map[fleet.ObjectID]bool{}
 	inv.dirty, inv.durable, inv.bytes, inv.baseBytes = map[fleet.ObjectID]bool{}, inv.change, minCompaction+1, 0
 }

@@ -29,12 +29,13 @@ type segment struct {
 // firstSegment stands for the segment before the first.
 const firstSegment = "none"
 
-// loss is what a module loses, what its removal has left in the cluster, and the revision that it has there; what is zero ends it.
+// loss is what a module loses, what its removal has left in the cluster, and the revision and listing that it has there; what is zero ends it.
 type loss struct {
 	module   fleet.ModuleRef
 	change   plan.Change
 	left     []string
 	revision int64
+	listing  Listing
 }
 
 const segmentHeader = "towline-inventory/1\n"
@@ -61,6 +62,10 @@ type storedLoss struct {
 	ConfirmedIn uint64   `json:"confirmedIn,omitempty"`
 	Left        []string `json:"left,omitempty"`
 	Revision    int64    `json:"revision,omitempty"`
+	// Listed, ListedIn and Bundle are the listing.
+	Listed   int64  `json:"listed,omitempty"`
+	ListedIn uint64 `json:"listedIn,omitempty"`
+	Bundle   []byte `json:"bundle,omitempty"`
 }
 
 // storedEdge is element, flags, and the node below plus one.
@@ -225,7 +230,8 @@ func (s segment) encode(vault Vault) ([]byte, error) {
 	e.out.After, e.out.Dropped = s.after, s.dropped
 	for _, l := range s.losses {
 		e.out.Losses = append(e.out.Losses, storedLoss{Project: l.module.Project, Module: l.module.Name,
-			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed.Generation, ConfirmedIn: l.change.Confirmed.Lineage, Left: l.left, Revision: l.revision})
+			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed.Generation, ConfirmedIn: l.change.Confirmed.Lineage, Left: l.left, Revision: l.revision,
+			Listed: l.listing.Revision, ListedIn: l.listing.Lineage, Bundle: l.listing.Bundle.Bytes()})
 	}
 	plain, err := e.plain(s.records)
 	if err != nil {
@@ -345,8 +351,13 @@ func decodeSegment(data []byte, in *Interner) (segment, error) {
 	}
 	out := segment{after: stored.After, dropped: stored.Dropped}
 	for _, x := range stored.Losses {
+		bundle, err := fleet.DigestFromBytes(x.Bundle)
+		if err != nil {
+			return segment{}, fleet.Errorf(fleet.ErrCorrupt, "segment: listing of %s/%s: %v", x.Project, x.Module, err)
+		}
 		out.losses = append(out.losses, loss{fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)},
-			plan.Change{Owned: x.Owned, Gone: x.Gone, Confirmed: fleet.Age{Lineage: x.ConfirmedIn, Generation: x.Confirmed}}, x.Left, x.Revision})
+			plan.Change{Owned: x.Owned, Gone: x.Gone, Confirmed: fleet.Age{Lineage: x.ConfirmedIn, Generation: x.Confirmed}}, x.Left, x.Revision,
+			Listing{Lineage: x.ListedIn, Revision: x.Listed, Bundle: bundle}})
 	}
 	for _, x := range stored.Records {
 		rec, err := x.record(sets)

@@ -236,7 +236,7 @@ func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply
 // that is not so, or cannot be done.
 func (a *writer) takeAsChanged(ctx context.Context) (taken bool, err error) {
 	r := a.record
-	if a.policy.Drift == fleet.DriftCorrect || r.Algorithm != apply.Algorithm || a.leaves() != plan.Repeat {
+	if a.policy.Drift == fleet.DriftCorrect || r.Algorithm != apply.Algorithm || a.verb != plan.Apply || !a.unchanged() {
 		return false, nil
 	}
 	if err := a.knowsWhatIsLeft(ctx); err != nil {

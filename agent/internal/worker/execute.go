@@ -338,7 +338,6 @@ func (w *worker) settle(o outcome) {
 		w.rereads(it)
 	}
 	it.clear()
-	it.renewed = it.renewed && !it.action.Verb.Writes()
 	if it.use = o.use; plan.IsNamespace(it.entry.ID) {
 		w.noteUse(it.liveID(), o.use != nil)
 	}
@@ -385,8 +384,6 @@ type job struct {
 	verb  plan.Verb
 	drift fleet.Drift
 	want  fleet.Digest
-	// renewed: what a policy left deleted is made again.
-	renewed bool
 	*treatment
 	named    bool
 	resource apply.Resource
@@ -401,7 +398,7 @@ type job struct {
 }
 
 func (w *worker) job(o *order, it *item) job {
-	j := job{order: o, item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, renewed: it.renewed, treatment: it.treatment,
+	j := job{order: o, item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, treatment: it.treatment,
 		named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
 	j.values, j.hidden = w.bound(it), it.late.secrets()
 	j.resource = it.resource

@@ -29,7 +29,8 @@ func lists(r *apply.Record, desired *apply.Desired, exempt *plan.Exempt) bool {
 
 // wasAlike reports of an object that is gone, and that a policy leaves so, that the module lists it as when it was written. Where it is known to be gone the
 // record is of the sync then.
-func (w *worker) wasAlike(it *item, rec *apply.Record, facts *plan.Facts) bool {
+func (w *worker) wasAlike(it *item, facts *plan.Facts) bool {
+	rec := w.m.inventory.Get(it.entry.ID)
 	if rec.Module != w.ref || !rec.Written() || rec.Want == it.want || it.policy.Drift == fleet.DriftCorrect || !facts.Gone() {
 		return false
 	}
@@ -42,7 +43,7 @@ func (w *worker) wasAlike(it *item, rec *apply.Record, facts *plan.Facts) bool {
 		return false
 	}
 	facts.Alike = true
-	if !it.renewed && !facts.Live.Made && (facts.Live.Exists || facts.Live.Confirmed) && facts.StaysGone() {
+	if !facts.Live.Made && (facts.Live.Exists || facts.Live.Confirmed) && facts.StaysGone() {
 		w.noteAlike(rec.ID, it.want, desired.Content, w.cur.sync.Age())
 		facts.Record = &w.m.inventory.Get(rec.ID).Record
 	}
@@ -61,7 +62,7 @@ func (w *worker) noteAlike(id fleet.ObjectID, want, content fleet.Digest, age fl
 // staysGone notes that an object which is gone stays so, where a policy leaves what somebody deleted and no revision is to make it.
 func (a *writer) staysGone() bool {
 	facts := plan.Facts{Record: &a.record.Record, Policy: *a.policy, Alike: true}
-	if a.renewed || !facts.StaysGone() {
+	if !facts.StaysGone() {
 		return false
 	}
 	a.w.m.watcher.ConfirmGone(a.resource, a.namespace, a.id.Name, a.record.UID)
@@ -71,7 +72,7 @@ func (a *writer) staysGone() bool {
 
 // leaves is the verb by which a write judges what a policy leaves of the object that the record has. Only a revision that changes the object has its way
 // with that. What is written for another reason leaves what a repeated write leaves: the object is to carry other marks or goes from one module to
-// another, or nobody knows whether the last write was carried out.
+// another, or nobody knows whether the last write, which was of the same, was carried out.
 func (a *writer) leaves() plan.Verb {
 	if (a.verb == plan.Apply || a.verb == plan.Create) && a.unchanged() {
 		return plan.Repeat

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -19,7 +20,7 @@ type item struct {
 	resource apply.Resource // zero until it is known
 
 	look    bool // decide about it in the next pass
-	renewed bool // a new revision lists it, and has not found it yet: what a policy left deleted is made again
+	renewed bool // a new revision lists it, and it is not known yet whether it is there
 	waiting bool // next is to be waited for
 	twin    bool // another item is the same object
 	scaled  bool // somebody else set other replicas than the module says
@@ -147,8 +148,8 @@ func (w *worker) decide(it *item) plan.Action {
 	}
 	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Exempt: it.exempt, Hold: w.writesNothing(it.entry.ID)}
 	_, facts.Yields = w.yields[it.ordinal]
-	facts.Renewed = it.renewed
 	rec := w.m.inventory.Get(it.entry.ID)
+	it.renewed = it.renewed && rec != nil && rec.Module == w.ref && rec.Written()
 	f, synced := w.print(it)
 	if it.use.holds(w.ref, rec, f, synced, facts.Hold) {
 		return plan.Action{Verb: plan.Skip, Drift: fleet.DriftInSync}
@@ -168,15 +169,32 @@ func (w *worker) decide(it *item) plan.Action {
 			facts.Live.Made = f.Made && w.marks(f, rec.Record)
 			w.noteEnd(rec, f)
 			facts.Record = w.marked(rec, f, facts.Live.Match)
-			it.renewed = it.renewed && (f.Terminating || f.UID != rec.UID)
 		}
-		facts.Alike = w.wasAlike(it, rec, &facts)
+		w.renew(it, rec, &facts)
+		facts.Alike = w.wasAlike(it, &facts)
 	}
 	action := w.accepted(it, plan.Decide(facts))
 	if (action.Verb == plan.Skip || action.Verb == plan.Leave) && w.misjudged(rec, f) {
 		action.Verb = plan.Look
 	}
 	return action
+}
+
+// renew has an object that is gone, or goes, when a revision first lists it be made by that, though a policy leaves it deleted: its record is of nothing then.
+func (w *worker) renew(it *item, rec *apply.Record, facts *plan.Facts) {
+	live := facts.Live
+	if !it.renewed || !live.Known || !live.Exists && !live.Confirmed {
+		return
+	}
+	it.renewed = false
+	if !facts.Gone() && !live.Terminating || rec.MayHaveRun() {
+		return
+	}
+	w.m.inventory.Amend(w.ref, rec.ID, func(r *apply.Record) bool {
+		r.Want, r.Content = fleet.Digest{}, fleet.Digest{}
+		return true
+	})
+	facts.Record = &w.m.inventory.Get(rec.ID).Record
 }
 
 // marked is the record of an object, as one that is to be written again where the object carries the label of another hub by our own last
@@ -251,6 +269,9 @@ func (w *worker) jobs(now time.Time) []*item {
 		}
 		it.waiting = false
 		out = append(out, it)
+	}
+	if !slices.ContainsFunc(w.items, func(it *item) bool { return it.renewed }) {
+		w.m.inventory.Listed(w.ref, w.listing())
 	}
 	return out
 }

@@ -69,7 +69,6 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 		w.load(ctx, now)
 		w.traced.loaded(now, w.loadError)
 		w.begin(now)
-		w.renew(old.sync, t.sync)
 	}
 	w.pruning.touched = true
 }
@@ -84,16 +83,6 @@ func (t target) repeated(next target) bool {
 func (w *worker) begin(now time.Time) {
 	w.begun = now
 	w.log.Info("sync begun", "revision", w.cur.sync.Revision, "generation", w.cur.sync.Generation, "objects", len(w.items))
-}
-
-// renew notes that a revision follows another one.
-func (w *worker) renew(old, now fleet.Sync) {
-	if old.Revision == now.Revision && old.Bundle == now.Bundle {
-		return
-	}
-	for _, it := range w.items {
-		it.renewed = old.Generation != 0
-	}
 }
 
 // unwant ends the wait for objects of other modules that this one does not list any more.
@@ -133,7 +122,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.policies, w.how, w.values = set.Policies, set.Substitution, readingDigest(s.Values, set.Substitution)
 	w.items = make([]*item, 0, len(bundle.Entries))
 	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
-	shared := map[fleet.Rules]*treatment{}
+	shared, renews := map[fleet.Rules]*treatment{}, w.m.inventory.Renews(w.ref, w.listing())
 	for i, e := range bundle.Entries {
 		e.ID = manifest.ExpandID(e.ID, s.Values)
 		it := &item{ordinal: i, entry: e, look: true, uncounted: set.Uncounts(bundle.Entries[i].ID)}
@@ -148,15 +137,13 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 			}
 			shared[policy.Rules()] = it.treatment
 		}
+		it.renewed = renews && it.policy.Drift != fleet.DriftCorrect && !it.policy.Reads()
 		it.want = apply.WantDigest(e.Digest, w.values, it.exempt.Name())
 		if err := refersTo(it, set.Bindings, w.m.o.Contents, set.Substitution); err != nil {
 			return err
 		}
-		if before := old[it.entry.ID]; before != nil {
-			it.renewed = before.renewed // other values for the same revision
-			if before.rare != nil {
-				it.rare = &rare{history: before.rare.history}
-			}
+		if before := old[it.entry.ID]; before != nil && before.rare != nil {
+			it.rare = &rare{history: before.rare.history}
 		}
 		w.items = append(w.items, it)
 	}
@@ -170,6 +157,10 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.unwant()
 	w.succeed()
 	return nil
+}
+
+func (w *worker) listing() apply.Listing {
+	return apply.Listing{Lineage: w.cur.sync.Lineage, Revision: w.cur.sync.Revision, Bundle: w.cur.sync.Bundle}
 }
 
 // succeed notes under which revision what the sync does not list was listed last.

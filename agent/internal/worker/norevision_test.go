@@ -82,6 +82,8 @@ func TestAnotherHubIsNoRevision(t *testing.T) {
 		"a field on drift":   {once(fleet.OnceOnDrift, "/data/k"), fleet.DriftInSync, fleet.DriftInSync, "w"},
 		"the whole on drift": {once(fleet.OnceOnDrift, fleet.OnceAll), fleet.DriftIgnored, fleet.DriftIgnored, "w"},
 		"the whole, always":  {once(fleet.OnceAlways, fleet.OnceAll), fleet.DriftIgnored, fleet.DriftInSync, "edited"},
+		"the whole on updates, drift: Report": {append(once(fleet.OnceOnUpdate, fleet.OnceAll), fleet.Policy{Drift: fleet.DriftReport}),
+			fleet.DriftDrifted, fleet.DriftInSync, "edited"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -111,20 +113,94 @@ func TestAnotherHubIsNoRevision(t *testing.T) {
 	}
 }
 
-// TestWhatIsMadeOnceGoesAlong: an object that is made once is edited, and goes to another module that lists it as the first one did.
+// TestWhatIsMadeOnceGoesAlong: an object that no revision writes, and of which a policy leaves what others change, is edited, and goes to another module that
+// lists it as the first one did.
 func TestWhatIsMadeOnceGoesAlong(t *testing.T) {
-	r := newRig(t)
-	policies := once(fleet.OnceAlways, fleet.OnceAll)
-	r.becomes(policies, configMap("rest", "k: v"), configMap("tuning", "k: v"))
-	r.edit("tuning")
-	next := r.bundle("other", policies, configMap("tuning", "k: v"))
-	r.set([]fleet.Sync{r.bundle("shop", policies, configMap("rest", "k: v")), next})
-	r.wait("other", "it has it", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Phase == fleet.PhaseApplied })
-	of, _, _ := fleet.ParseOwnerMark(r.get("v1", "configmaps", "tuning").GetAnnotations()[fleet.OwnerAnnotation])
-	if of.Name != "other" {
-		t.Errorf("it is marked for %s", of)
+	config := labConfig(t)
+	for name, policies := range map[string][]fleet.Policy{
+		"always":                    once(fleet.OnceAlways, fleet.OnceAll),
+		"on updates, drift: Report": append(once(fleet.OnceOnUpdate, fleet.OnceAll), fleet.Policy{Drift: fleet.DriftReport}),
+		"on updates, drift: Ignore": append(once(fleet.OnceOnUpdate, fleet.OnceAll), fleet.Policy{Drift: fleet.DriftIgnore}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRigOn(t, rest.CopyConfig(config))
+			r.becomes(policies, configMap("rest", "k: v"), configMap("tuning", "k: v"))
+			r.edit("tuning")
+			next := r.bundle("other", policies, configMap("tuning", "k: v"))
+			r.set([]fleet.Sync{r.bundle("shop", policies, configMap("rest", "k: v")), next})
+			r.wait("other", "it has it", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Phase == fleet.PhaseApplied })
+			of, _, _ := fleet.ParseOwnerMark(r.get("v1", "configmaps", "tuning").GetAnnotations()[fleet.OwnerAnnotation])
+			if of.Name != "other" {
+				t.Errorf("it is marked for %s", of)
+			}
+			r.is("tuning", "edited")
+		})
 	}
-	r.is("tuning", "edited")
+}
+
+// loses has the answers to all applies of a ConfigMap be lost for as long as that is so.
+func (r *rig) loses(name string) *atomic.Bool {
+	r.t.Helper()
+	var lost atomic.Bool
+	r.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(q *http.Request) (*http.Response, error) {
+			a, err := next.RoundTrip(q)
+			if err != nil || !lost.Load() || q.Method != http.MethodPatch || !strings.HasSuffix(q.URL.Path, "/configmaps/"+name) {
+				return a, err
+			}
+			_ = a.Body.Close()
+			return nil, errors.New("connection reset by a test")
+		})
+	})
+	r.restart()
+	return &lost
+}
+
+// TestWhatAnUnansweredRevisionTookAwayIsPutBack: a revision that drops a field is applied, and nobody hears the answer, or the agent does not live to note it.
+// The revision before comes again, and has the field: nobody else took it away.
+func TestWhatAnUnansweredRevisionTookAwayIsPutBack(t *testing.T) {
+	config := labConfig(t)
+	for name, policies := range map[string][]fleet.Policy{
+		"drift: Report": {{Drift: fleet.DriftReport}}, "drift: Ignore": {{Drift: fleet.DriftIgnore}}, "a field on drift": once(fleet.OnceOnDrift, "/data/l"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRigOn(t, rest.CopyConfig(config))
+			lost := r.loses("a")
+			r.becomes(policies, configMap("a", "k: v, l: v"))
+			lost.Store(true)
+			r.set([]fleet.Sync{r.bundle("shop", policies, configMap("a", "k: v"))})
+			r.eventually("it is taken away", func() bool { return r.data("a", "l") != "v" })
+			r.wait("shop", "failing", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+			back := r.bundle("shop", policies, configMap("a", "k: v, l: v"))
+			r.set([]fleet.Sync{back})
+			lost.Store(false)
+			x := r.ready(back)
+			if got := r.data("a", "l"); got != "v" || x.States[0].Drift != fleet.DriftInSync {
+				t.Errorf("it holds l: %s, and is said to be %+v", got, x.States[0])
+			}
+		})
+		if name == "a field on drift" {
+			continue // by what is live alone nobody tells it from what somebody took away
+		}
+		t.Run(name+", killed", func(t *testing.T) {
+			t.Parallel()
+			r := newRigOn(t, rest.CopyConfig(config))
+			r.becomes(policies, configMap("a", "k: v, l: v"))
+			if err := r.m.inventory.Sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			files := r.store.copy()
+			r.becomes(policies, configMap("a", "k: v, m: v"))
+			r.killed(files)
+			r.start()
+			x := r.ready(r.becomes(policies, configMap("a", "k: v, l: v")))
+			if got := r.data("a", "l"); got != "v" || x.States[0].Drift != fleet.DriftInSync {
+				t.Errorf("it holds l: %s, and is said to be %+v", got, x.States[0])
+			}
+		})
+	}
 }
 
 // TestWhatIsLeftDeletedStaysSo: somebody deletes an object where a policy leaves that until a revision makes it. Another value that it does not use is none,
@@ -182,32 +258,68 @@ func TestWhatIsLeftDeletedStaysSo(t *testing.T) {
 }
 
 // TestRevisionMakesWhatWasDeletedThoughItFails: a revision is to make what a policy had left deleted, and cannot for a while. Other values that come
-// meanwhile are of the same revision.
+// meanwhile are of the same revision, and so it is for an agent that starts meanwhile, or that the revision finds stopped.
 func TestRevisionMakesWhatWasDeletedThoughItFails(t *testing.T) {
-	r := newRig(t)
-	policies := []fleet.Policy{{Drift: fleet.DriftReport}}
-	sync := func(revision int64, value string) fleet.Sync {
-		s := r.bundle("shop", policies, configMap("a", fmt.Sprintf("k: '${V}', r: '%d'", revision)), configMap("tuning", "k: v"))
-		s.Revision, s.Values = revision, map[string]string{"V": value}
-		return s
+	config := labConfig(t)
+	for name, comes := range map[string]func(r *rig, revision func(values string)){
+		"other values": func(r *rig, revision func(string)) {
+			revision("1")
+			r.wait("shop", "failing", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+			revision("2")
+		},
+		"the agent starts again": func(r *rig, revision func(string)) {
+			revision("2")
+			r.wait("shop", "failing", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+			r.restart()
+			revision("2")
+		},
+		"it is stopped when that comes": func(r *rig, revision func(string)) {
+			r.restart()
+			revision("2")
+		},
+		"and it has the same values": func(r *rig, revision func(string)) {
+			r.restart()
+			revision("1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRigOn(t, rest.CopyConfig(config))
+			policies := []fleet.Policy{{Drift: fleet.DriftReport}}
+			sync := func(revision int64, value string) fleet.Sync {
+				s := r.bundle("shop", policies, configMap("a", fmt.Sprintf("k: '${V}', r: '%d'", revision)), configMap("tuning", "k: v"))
+				s.Revision, s.Values = revision, map[string]string{"V": value}
+				return s
+			}
+			first := sync(1, "1")
+			r.set([]fleet.Sync{first})
+			r.ready(first)
+			r.delete("v1", "configmaps", "tuning")
+			r.wait("shop", "missing", func(x fleet.SyncStatus) bool { return x.States[1].LeftMissing() })
+			var refused atomic.Bool
+			refused.Store(true)
+			r.count.upset(func(q *http.Request) error {
+				if q.Method == http.MethodPatch && strings.HasSuffix(q.URL.Path, "/configmaps/tuning") && refused.Load() {
+					return errors.New("connection reset by a test")
+				}
+				return nil
+			})
+			var last fleet.Sync
+			comes(r, func(value string) {
+				last = sync(2, value)
+				r.set([]fleet.Sync{last})
+			})
+			r.eventually("the revision is there", func() bool { return r.data("a", "r") == "2" && r.dataOf("a") == last.Values["V"] })
+			refused.Store(false)
+			r.eventually("it is made", func() bool { return r.dataOf("tuning") == "v" })
+			r.ready(last)
+			r.delete("v1", "configmaps", "tuning")
+			r.wait("shop", "missing again", func(x fleet.SyncStatus) bool { return x.Generation == last.Generation && x.States[1].LeftMissing() })
+			r.restart()
+			last = sync(2, "3")
+			r.set([]fleet.Sync{last})
+			r.ready(last)
+			r.is("tuning", "")
+		})
 	}
-	first := sync(1, "1")
-	r.set([]fleet.Sync{first})
-	r.ready(first)
-	r.delete("v1", "configmaps", "tuning")
-	r.wait("shop", "missing", func(x fleet.SyncStatus) bool { return x.States[1].LeftMissing() })
-	var refused atomic.Bool
-	refused.Store(true)
-	r.count.upset(func(q *http.Request) error {
-		if q.Method == http.MethodPatch && strings.HasSuffix(q.URL.Path, "/configmaps/tuning") && refused.Load() {
-			return errors.New("connection reset by a test")
-		}
-		return nil
-	})
-	r.set([]fleet.Sync{sync(2, "1")})
-	r.wait("shop", "failing", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
-	r.set([]fleet.Sync{sync(2, "2")})
-	r.eventually("the other value is there", func() bool { return r.dataOf("a") == "2" })
-	refused.Store(false)
-	r.eventually("it is made", func() bool { return r.dataOf("tuning") == "v" })
 }

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -79,6 +80,42 @@ func TestJobRunsOnce(t *testing.T) {
 	r.wait("shop", "done again", done)
 	if r.jobUID("seed") != "" {
 		t.Error("a Job ran again whose content is the same")
+	}
+}
+
+// A Job that ran, where a policy leaves what somebody deletes: the next revision that lists it as it is has nothing to do about it, nor has another hub.
+func TestJobThatRanIsDoneWhereDriftIsLeft(t *testing.T) {
+	config := labConfig(t)
+	for name, policies := range map[string][]fleet.Policy{"drift: Report": {{Drift: fleet.DriftReport}}, "once": once(fleet.OnceAlways, fleet.OnceAll)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRigOn(t, rest.CopyConfig(config))
+			sync := func(revision int64) fleet.Sync {
+				s := r.bundle("shop", policies, jobText("migrate", fleeting), configMap("a", "k: '${V}'"))
+				s.Revision, s.Values = revision, map[string]string{"V": fmt.Sprint(revision)}
+				return s
+			}
+			s := sync(1)
+			r.count.take()
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.eventually("the TTL took it away", func() bool { return r.jobUID("migrate") == "" })
+			done := func(x fleet.SyncStatus) bool {
+				return x.Ready && x.Generation == s.Generation && reasons(x)[1] == "Completed" && x.States[1].Fine()
+			}
+			r.wait("shop", "done", done)
+			s = sync(2)
+			r.set([]fleet.Sync{s})
+			r.wait("shop", "done with the next revision", done)
+			_, paths := r.count.take()
+			if n := strings.Count(strings.Join(paths, "\n"), "PATCH /apis/batch/v1"); n != 1 {
+				t.Errorf("%d writes of the Job", n)
+			}
+			r.rejoinsAnew()
+			s = sync(2)
+			r.set([]fleet.Sync{s})
+			r.wait("shop", "done for another hub", done)
+		})
 	}
 }
 

@@ -236,12 +236,16 @@ func (a *writer) sameContent() bool {
 }
 
 // doubt notes that what is live may be another write of ours than the last that was answered, so that no target counts as
-// applied before the next answer. Should this note be lost, the fields that the server counts as ours tell the same.
+// applied before the next answer. Should this note be lost, the fields that the server counts as ours tell the same. Where that write was of something else
+// than the record is of, what is not ours in the live object is not what others took: the record is of nothing then.
 func (a *writer) doubt() {
 	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
-		known := r.Written() && !r.Want.IsZero()
+		before := *r
 		r.Want = fleet.Digest{}
-		return known
+		if a.desired != nil && !lists(r, a.desired, a.exempt) && !r.MayHaveRun() {
+			r.Content = fleet.Digest{}
+		}
+		return r.Written() && (r.Want != before.Want || r.Content != before.Content)
 	})
 }
 
