@@ -67,6 +67,9 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	}
 	switch adoption.Verdict {
 	case plan.AdoptOwn: // of what was lost nobody knows who came first
+		if err := a.unlessGuessed(ctx, live); err != nil {
+			return nil, true, err
+		}
 		if a.adopted = a.halfAdopted(claimant, there); !a.adopted {
 			break
 		}

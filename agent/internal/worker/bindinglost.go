@@ -3,10 +3,9 @@ package worker
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/kube"
@@ -15,92 +14,67 @@ import (
 )
 
 // Where what bindings read last could not be read at a start, as without the key that it was encrypted with or with all of the state gone, a
-// source that is gone may be one that had a value. A default then changes no object: it is taken where it is what the objects have, or where
-// there are none yet.
+// source that is gone may be one that had a value. Where the inventory was read, it says what each object was written with: a default is taken that
+// is in all of them. Where objects may be there that were written under a state before, a default goes into no object of ours that a write of this
+// state has not made, unless it is what that has.
 
-// evaluate gives all late bindings their values.
-func (w *worker) evaluate(ctx context.Context, now time.Time) map[string]assemble.LateValue {
-	reading, cancel := context.WithTimeout(ctx, bindTime)
+// evaluate gives all late bindings their values, and says which are known though what was read last was lost; nil: all are.
+func (w *worker) evaluate(ctx context.Context, now time.Time) (values, known map[string]assemble.LateValue) {
+	ctx, cancel := context.WithTimeout(ctx, bindTime)
 	defer cancel()
-	reads := readings{bindingReader{reading, w, now}, map[string]assemble.Read{}}
-	values := assemble.LateValues(w.binder.late, w.cur.sync.Values, reads)
-	if !w.m.lasts.doubts(w.ref) {
-		return values
+	reads := readings{bindingReader{ctx, w, now}, map[string]assemble.Read{}}
+	values = assemble.LateValues(w.binder.late, w.cur.sync.Values, reads)
+	lacks, rebuilt := w.m.lasts.lacks(w.ref), w.m.lasts.rebuilds(w.ref)
+	if lacks || rebuilt {
+		known = assemble.LateValues(w.binder.late, w.cur.sync.Values, certain{reads.got})
 	}
-	lost := certain{reads.got, lostValue}
-	known := assemble.LateValues(w.binder.late, w.cur.sync.Values, lost)
-	guessed := slices.DeleteFunc(slices.Clone(w.items), func(it *item) bool { return it.late == nil || !w.guesses(it, known, values) })
-	changed, unwritten := w.notAsWritten(guessed, values)
-	if changed {
-		return known
-	}
-	there, err := w.anyThere(reading, unwritten)
 	switch {
-	case err != nil:
-		w.binder.due = earliest(w.binder.due, now.Add(bindAgain))
-		lost.without = func(why error) *apply.Failure { return untoldYet(why, err) }
-		return assemble.LateValues(w.binder.late, w.cur.sync.Values, lost)
-	case there:
-		w.m.lasts.put(w.ref, lostKey, lastValue{})
-		w.binder.due = earliest(w.binder.due, now.Add(bindBlind)) // somebody may delete it
-		return known
+	case lacks && w.wroteOtherwise(values, known):
+		return known, nil
+	case lacks && haveValues(values):
+		w.m.lasts.retain(w.ref, func(key string) bool { return key != lostKey })
 	}
-	return values
+	if !rebuilt {
+		known = nil
+	}
+	return values, known
 }
 
-// guesses reports that an object would be written with a value that is not known to be that of its binding.
-func (w *worker) guesses(it *item, known, values map[string]assemble.LateValue) bool {
-	return supply(it, w.cur.sync.Values, values, nil).fail == nil && supply(it, w.cur.sync.Values, known, nil).fail != nil
-}
-
-// notAsWritten reports that one of the items would come to something else than it was written as, and says which of them have no record of that.
-func (w *worker) notAsWritten(items []*item, values map[string]assemble.LateValue) (changed bool, unwritten []*item) {
-	for _, it := range items {
-		switch rec := w.written(it.entry.ID); {
-		case rec == nil:
-			unwritten = append(unwritten, it)
-		case w.m.lasts.lacks(w.ref) && rec.Want != w.wantOf(it, supply(it, w.cur.sync.Values, values, nil)):
-			return true, nil
+// wroteOtherwise reports that an object would come to something else than it was written as, with a value that is not known to be that of its binding.
+func (w *worker) wroteOtherwise(values, known map[string]assemble.LateValue) bool {
+	return slices.ContainsFunc(w.items, func(it *item) bool {
+		if it.late == nil {
+			return false
 		}
-	}
-	return false, unwritten
+		rec, late := w.written(it.entry.ID), supply(it, w.cur.sync.Values, values, nil)
+		return rec != nil && rec.From == (fleet.ModuleRef{}) && !late.failed() && rec.Want != w.wantOf(it, late) && w.guessed(it, known) != nil
+	})
 }
 
-// anyThere reports that the cluster has one of the objects, with marks of a hub. The search may not have come to it yet, or may not list its kind.
-func (w *worker) anyThere(ctx context.Context, items []*item) (bool, error) {
-	var there atomic.Bool
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(kindsAtOnce)
-	for _, it := range items {
-		group.Go(func() error {
-			is, err := w.isThere(ctx, it.entry)
-			if is {
-				there.Store(true)
-			}
-			return err
-		})
+// guessed says that an item has a value which is not known to be that of its binding, and why; nil: it has none.
+func (w *worker) guessed(it *item, known map[string]assemble.LateValue) *apply.Failure {
+	if known == nil {
+		return nil
 	}
-	err := group.Wait()
-	return there.Load(), err
+	return supply(it, w.cur.sync.Values, known, nil).fail
 }
 
-func (w *worker) isThere(ctx context.Context, e fleet.BundleEntry) (bool, error) {
-	res, gone, err := w.m.mapper.Served(ctx, e.ID, e.Version)
-	if gone || err != nil {
-		return false, err
+// unlessGuessed keeps a default out of an object of the module that no write of this state is known to have made: it may have been applied with a value. What
+// an apply would not change has the default already, and what another module handed over was none of this one's.
+func (a *writer) unlessGuessed(ctx context.Context, live map[string]any) error {
+	if r := a.record; a.guessed == nil || r != nil && (r.Written() || r.From != (fleet.ModuleRef{})) {
+		return nil
 	}
-	namespace := e.ID.Namespace
-	if !res.Namespaced {
-		namespace = ""
+	d, _, err := a.overwrites(ctx, live, apply.Guard{UID: string((&unstructured.Unstructured{Object: live}).GetUID())})
+	if err != nil && !kube.Is(err, kube.BadRequest) { // a webhook that takes no dry run
+		return err
 	}
-	live, err := w.m.client.GetMeta(ctx, res, namespace, e.ID.Name)
-	switch {
-	case kube.IsGone(err):
-		return false, nil
-	case err != nil:
-		return false, apply.Explain(e.ID, err)
+	if err == nil && d == nil {
+		return nil
 	}
-	return live.Labels[fleet.HubLabel] != "", nil
+	a.w.m.lasts.put(a.w.ref, foundKey, lastValue{})
+	a.w.touchBindings() // which keeps that
+	return a.guessed
 }
 
 // wantOf names what an item comes to with the values.
@@ -127,10 +101,7 @@ func (r readings) ReadSecret(name string, k fleet.SecretKey) assemble.Read {
 }
 
 // certain is what was read for each binding, without what is not there now.
-type certain struct {
-	got     map[string]assemble.Read
-	without func(why error) *apply.Failure // what is said of that
-}
+type certain struct{ got map[string]assemble.Read }
 
 // ReadField is what was read.
 func (c certain) ReadField(name string, _ fleet.ObjectField) assemble.Read { return c.read(name) }
@@ -144,7 +115,7 @@ func (c certain) read(name string) assemble.Read {
 	case !asked:
 		return assemble.Read{Failed: untold("what it reads is not known")}
 	case got.Absent != nil:
-		return assemble.Read{Failed: c.without(got.Absent)}
+		return assemble.Read{Failed: lostValue(got.Absent)}
 	}
 	return got
 }
@@ -152,9 +123,4 @@ func (c certain) read(name string) assemble.Read {
 // lostValue is of what is not there, and may have had a value.
 func lostValue(why error) *apply.Failure {
 	return untold("%v; whether it had a value cannot be told, for the agent lost those that it had kept: it is not put back to its default; set it anew", why)
-}
-
-// untoldYet is of what is not there while the cluster does not say whether there is an object that may have been applied with a value of it.
-func untoldYet(why, unseen error) *apply.Failure {
-	return untold("%v; whether it had a value cannot be told yet, for the agent lost those that it had kept: %v", why, unseen)
 }

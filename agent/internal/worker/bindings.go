@@ -54,6 +54,7 @@ type lateUse struct {
 	values  map[string]string
 	hidden  []string       // those of the values that nobody may be shown
 	fail    *apply.Failure // why there are not all
+	guessed *apply.Failure // why one may be another than was applied before; nil: none is
 }
 
 // unvalued is wanted of an object whose bindings have no values: nothing that was written is that.
@@ -153,7 +154,8 @@ func (w *worker) bind(ctx context.Context, now time.Time) {
 	for _, s := range b.sources {
 		s.used = false
 	}
-	values := nameless(w.evaluate(ctx, now))
+	values, known := w.evaluate(ctx, now)
+	values, known = nameless(values), nameless(known)
 	w.releaseSources(func(s *source) bool { return s.used })
 	b.forget = haveValues(values)
 	if err := w.m.lasts.save(ctx); err != nil {
@@ -167,6 +169,7 @@ func (w *worker) bind(ctx context.Context, now time.Time) {
 		}
 		before := it.late
 		it.late = supply(it, w.cur.sync.Values, values, circle)
+		it.late.guessed = w.guessed(it, known)
 		if !sameUse(before, it.late) {
 			w.supplied(it)
 		}
@@ -198,7 +201,7 @@ func (w *worker) keysRead() func(key string) bool {
 
 func sameUse(a, b *lateUse) bool {
 	sameFail := a.fail == b.fail || a.fail != nil && b.fail != nil && a.fail.Reason == b.fail.Reason && a.fail.Message == b.fail.Message
-	return sameFail && maps.Equal(a.values, b.values) && slices.Equal(a.hidden, b.hidden)
+	return sameFail && (a.guessed == nil) == (b.guessed == nil) && maps.Equal(a.values, b.values) && slices.Equal(a.hidden, b.hidden)
 }
 
 // supplied has an item looked at whose values are others.

@@ -395,12 +395,16 @@ type job struct {
 	print    *watch.Fingerprint
 	values   map[string]string // that the object is read with
 	hidden   []string          // those that nobody may be shown
+	guessed  *apply.Failure    // why one of them may be another than the object has; nil: none is
 }
 
 func (w *worker) job(o *order, it *item) job {
 	j := job{order: o, item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, treatment: it.treatment,
 		named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
 	j.values, j.hidden = w.bound(it), it.late.secrets()
+	if it.late != nil {
+		j.guessed = it.late.guessed
+	}
 	j.resource = it.resource
 	j.print, _ = w.print(it)
 	j.scaled, j.retakes = j.record != nil && j.print != nil && j.print.UID == j.record.UID && it.autoscaled(j.print, j.record), it.takesReplicas()

@@ -39,8 +39,12 @@ type lasts struct {
 	saving  *semaphore.Weighted // taken while the state is written: who waits for that waits no longer than its context
 }
 
-// lostKey stands with a module of which values may have been kept that could not be read any more.
-const lostKey = "lost"
+const (
+	// lostKey stands with a module of which values may have been kept that could not be read any more, until it is known that its objects have none.
+	lostKey = "lost"
+	// foundKey stands with a module that may have objects with such values of which no record says what was written.
+	foundKey = "found"
+)
 
 // load reads what was kept. What is damaged is read from the cluster again; an error is one of the state, which may have it.
 func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog.Logger) error {
@@ -78,7 +82,7 @@ func (l *lasts) begin(ctx context.Context, modules []fleet.ModuleRef, searches b
 		l.put(ref, lostKey, lastValue{})
 	}
 	if searches {
-		l.put(fleet.ModuleRef{}, lostKey, lastValue{})
+		l.put(fleet.ModuleRef{}, foundKey, lastValue{})
 	}
 	l.mu.Lock()
 	l.changed = true // that there is nothing is not that it was lost
@@ -88,25 +92,27 @@ func (l *lasts) begin(ctx context.Context, modules []fleet.ModuleRef, searches b
 
 // found notes a module of which the search has found an object.
 func (l *lasts) found(ref fleet.ModuleRef) {
-	if l.lacks(fleet.ModuleRef{}) {
-		l.put(ref, lostKey, lastValue{})
+	if l.marked(fleet.ModuleRef{}, foundKey) {
+		l.put(ref, foundKey, lastValue{})
 	}
 }
 
 // searched says that the search has found all that there is.
 func (l *lasts) searched(ctx context.Context) error {
-	l.retain(fleet.ModuleRef{}, func(key string) bool { return key != lostKey })
+	l.retain(fleet.ModuleRef{}, func(key string) bool { return key != foundKey })
 	return l.save(ctx)
 }
 
-// lacks reports that what bindings of a module had last is not known.
-func (l *lasts) lacks(ref fleet.ModuleRef) bool {
-	_, lost := l.get(ref, lostKey)
-	return lost
-}
+// lacks reports that what bindings of a module had last is not known, and that its objects may have it.
+func (l *lasts) lacks(ref fleet.ModuleRef) bool { return l.marked(ref, lostKey) }
 
-// doubts reports that what bindings of a module had last is not known if it has objects.
-func (l *lasts) doubts(ref fleet.ModuleRef) bool { return l.lacks(ref) || l.lacks(fleet.ModuleRef{}) }
+// doubts reports that what an object of a module has is not known while no write of it is.
+func (l *lasts) doubts(ref fleet.ModuleRef) bool { return l.lacks(ref) || l.marked(ref, foundKey) }
+
+// rebuilds reports that the module may have objects of which the inventory does not say what they were written with.
+func (l *lasts) rebuilds(ref fleet.ModuleRef) bool {
+	return l.marked(ref, foundKey) || l.marked(fleet.ModuleRef{}, foundKey)
+}
 
 // openVault reads what the agent keeps encrypted.
 func (m *Manager) openVault(ctx context.Context) (v *vault.Vault, err error) {
@@ -213,7 +219,12 @@ func (l *lasts) hiddenVersion() uint64 {
 	return l.version
 }
 
-// has reports that there is anything of a module.
+func (l *lasts) marked(ref fleet.ModuleRef, key string) bool {
+	_, has := l.get(ref, key)
+	return has
+}
+
+// any reports that there is anything of a module.
 func (l *lasts) has(ref fleet.ModuleRef) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

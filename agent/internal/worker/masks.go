@@ -52,7 +52,7 @@ func (m *Manager) recordOf(id fleet.ObjectID) *apply.Record {
 // was there before the agent lost its record of it, until it is written.
 func (m *Manager) hiddenIn(id fleet.ObjectID) hides {
 	h, rec := m.hidden(id), m.recordOf(id)
-	h.all = h.all || rec != nil && (rec.Found || !rec.Written() && m.lasts.lacks(rec.Module))
+	h.all = h.all || rec != nil && (rec.Found || !rec.Written() && m.lasts.doubts(rec.Module))
 	return h
 }
 

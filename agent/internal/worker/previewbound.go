@@ -60,7 +60,7 @@ func (r previewReader) ReadSecret(_ string, k fleet.SecretKey) assemble.Read {
 
 // absent is of what is not there: which default it has by that is not known where it may have had a value.
 func (p *preview) absent(why error) assemble.Read {
-	if p.m.lasts.lacks(p.w.ref) {
+	if p.m.lasts.doubts(p.w.ref) {
 		return assemble.Read{Failed: lostValue(why)}
 	}
 	return assemble.Read{Absent: why}
