@@ -25,6 +25,8 @@ const (
 	stretch = 8
 	// boundedForm is the longest value that is hidden only where it stands by itself: "1" is in many words.
 	boundedForm = 3
+	// LongValue is the shortest value that is found in what others say, too: shorter ones are ordinary words.
+	LongValue = stretch
 	// maxScrubbed is how much of a text is looked at; what follows is dropped.
 	maxScrubbed = 4096
 )
@@ -147,6 +149,14 @@ func (h Hidden) in(text string) bool {
 
 // Clean is an answer of the API server without the values.
 func (h Hidden) Clean(err error) error { return reworded(err, h.Scrub) }
+
+// Clean is an answer of the API server as the function leaves its words. Of a long text only the beginning is left.
+func Clean(err error, scrub func(string) string) error {
+	return reworded(err, func(text string) string {
+		text = scrub(text)
+		return strings.ToValidUTF8(text[:min(len(text), maxScrubbed)], "")
+	})
+}
 
 // Withheld is an answer of the API server about an object whose values are not known, without what might hold one.
 func Withheld(err error) error {

@@ -86,17 +86,10 @@ func (s *Scrubber) In(text string) bool {
 }
 
 func (s *Scrubber) in(text string) bool {
-	if _, known := s.short[text]; known {
+	if _, known := s.short[text]; known || !s.whole(text, func(int, string) bool { return false }) {
 		return true
 	}
 	for i := range len(text) {
-		if i+stretch <= len(text) {
-			for _, form := range s.long[partAt(text, i)] {
-				if strings.HasPrefix(text[i:], form) {
-					return true
-				}
-			}
-		}
 		for n := boundedForm + 1; n < stretch && i+n <= len(text); n++ {
 			if !s.sizes[n] {
 				continue
@@ -109,10 +102,44 @@ func (s *Scrubber) in(text string) bool {
 	return false
 }
 
-// Clean is an answer of the API server without the values. Of a long text only the beginning is left.
-func (s *Scrubber) Clean(err error) error {
-	return reworded(err, func(text string) string {
-		text = s.Scrub(text)
-		return strings.ToValidUTF8(text[:min(len(text), maxScrubbed)], "")
+// Forms are those of long values that stand in a text, whole, also in base64 with what stands beside it, until the function says that this is
+// enough; reports that it did not.
+func (s *Scrubber) Forms(text string, found func(form string) bool) bool {
+	each := func(_ int, form string) bool { return found(form) }
+	if !s.whole(text, each) {
+		return false
+	}
+	raw, err := base64.StdEncoding.DecodeString(text)
+	return err != nil || s.whole(string(raw), each)
+}
+
+// whole finds long values in a text, each where it stands and in its form, until the function says that this is enough; reports that it did not.
+func (s *Scrubber) whole(text string, found func(i int, form string) bool) bool {
+	for i := 0; i+stretch <= len(text); i++ {
+		for _, form := range s.long[partAt(text, i)] {
+			if strings.HasPrefix(text[i:], form) && !found(i, form) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// ScrubWhole puts fleet.Masked in place of long values that stand whole in a text, but not of the forms that may be shown.
+func (s *Scrubber) ScrubWhole(text string, shows func(form string) bool) string {
+	var hide []bool
+	s.whole(text, func(i int, form string) bool {
+		if shows(form) {
+			return true
+		}
+		if hide == nil {
+			hide = make([]bool, len(text))
+		}
+		hideAt(hide, i, len(form))
+		return true
 	})
+	if hide == nil {
+		return text
+	}
+	return masked(text, hide)
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,8 +23,9 @@ const lastsName = "binding-values"
 type lastValue struct {
 	Value  string `json:"value"`
 	Secret bool   `json:"secret,omitempty"`
-	// Until is when it is forgotten, as Unix milliseconds, of one that was replaced.
-	Until int64 `json:"until,omitempty"`
+	// Until is when it is forgotten, as Unix milliseconds, of one that was replaced, and Of the module that had it.
+	Until int64  `json:"until,omitempty"`
+	Of    string `json:"of,omitempty"`
 }
 
 // lasts keeps over restarts what bindings read last, so that a source which is gone takes nothing with it. They lie encrypted in the state.
@@ -152,7 +154,7 @@ func (l *lasts) put(ref fleet.ModuleRef, key string, v lastValue) {
 		return
 	}
 	if old.Value != v.Value {
-		l.dismiss(old)
+		l.dismiss(module, old)
 	}
 	if v.Secret {
 		l.version++
@@ -169,8 +171,8 @@ func (l *lasts) put(ref fleet.ModuleRef, key string, v lastValue) {
 // replacedKey begins the keys of what was replaced.
 const replacedKey = "replaced "
 
-// dismiss has a secret value that is not in force any more hidden for a time. l.mu is held.
-func (l *lasts) dismiss(v lastValue) {
+// dismiss has a secret value of a module that is not in force any more hidden for a time. l.mu is held.
+func (l *lasts) dismiss(module string, v lastValue) {
 	if !v.Secret || v.Value == "" {
 		return
 	}
@@ -181,32 +183,34 @@ func (l *lasts) dismiss(v lastValue) {
 	if l.of[none] == nil {
 		l.of[none] = map[string]lastValue{}
 	}
-	l.of[none][replacedKey+v.Value] = lastValue{Value: v.Value, Secret: true, Until: time.Now().Add(replacedFor).UnixMilli()}
+	l.of[none][replacedKey+module+" "+v.Value] = lastValue{Value: v.Value, Secret: true, Until: time.Now().Add(replacedFor).UnixMilli(), Of: module}
 	l.changed = true
 	l.version++
 }
 
-// replaced has values hidden for a time that no object has any more.
-func (l *lasts) replaced(values []string) {
+// replaced has values of a module hidden for a time that an object has no more.
+func (l *lasts) replaced(ref fleet.ModuleRef, values []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, v := range values {
-		l.dismiss(lastValue{Value: v, Secret: true})
+		l.dismiss(ref.String(), lastValue{Value: v, Secret: true})
 	}
 }
 
-// hidden is what nobody may be shown of all modules. What was replaced long ago is forgotten.
-func (l *lasts) hidden(now time.Time) (out []string) {
+// hidden is what nobody may be shown, by the module that it is of. What was replaced long ago is forgotten.
+func (l *lasts) hidden(now time.Time) map[string][]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, module := range l.of {
-		for key, v := range module {
+	out := map[string][]string{}
+	for module, values := range l.of {
+		for key, v := range values {
 			switch {
 			case v.Until > 0 && v.Until <= now.UnixMilli():
-				delete(module, key)
+				delete(values, key)
 				l.changed = true
 			case v.Secret && v.Value != "":
-				out = append(out, v.Value)
+				of := cmp.Or(v.Of, module)
+				out[of] = append(out[of], v.Value)
 			}
 		}
 	}
@@ -240,7 +244,7 @@ func (l *lasts) retain(ref fleet.ModuleRef, keep func(key string) bool) {
 		if !keep(key) {
 			gone := l.of[module][key]
 			delete(l.of[module], key)
-			l.dismiss(gone)
+			l.dismiss(module, gone)
 			l.changed = true
 		}
 	}

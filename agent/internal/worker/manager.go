@@ -64,6 +64,7 @@ type Manager struct {
 	lasts    lasts
 	sealed   sealed
 	veil     veil
+	listings listings
 	secrets  received
 
 	mu      sync.Mutex

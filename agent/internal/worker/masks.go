@@ -17,26 +17,50 @@ import (
 
 // What nobody may be shown of the cluster is decided here, for whatever leaves the agent: statuses, previews, Events and live objects. It
 // is what the bindings of a module read now, and what our last write put into an object: a value that is not the newest any more, or that
-// no binding reads any more, is in the cluster until the object is written anew.
+// no binding reads any more, is in the cluster until the object is written anew. Of other modules only long values are, and whole, and none that the
+// module lists itself: projects do not hide words from each other, nor tell each other by a mask what a value is.
 
 // hidingPurpose is what the values of an object are encrypted for.
 const hidingPurpose = "object-secrets"
 
 // hides are the values that nobody may be shown.
 type hides struct {
-	// known are those of all modules: what one brings, an object of another one may use, and a controller quote. nil: there are none.
-	known  *apply.Scrubber
-	values []string // others beside them
+	own    []*apply.Scrubber // find what is of the module, and of the object
+	values []string          // others beside them
+	// others finds the values of all modules; nil: there are none. listed are those of their forms that the people of the module have written
+	// themselves: they learn nothing by them, but would by the mask which words are values of others.
+	others *apply.Scrubber
+	listed func() map[string]bool
 	// all: what the values are cannot be told, so that nothing is shown.
 	all bool
 }
 
-// hidden is what an object may have that nobody may be shown. The object may be named by the namespace in which the module lists it, though its
-// kind has none.
-func (m *Manager) hidden(id fleet.ObjectID) hides {
-	h := hides{known: m.veil.of(m, time.Now())}
+// writes finds which forms of values stand in what people have written themselves; nil: none.
+type writes func(by *apply.Scrubber) map[string]bool
+
+// hides are what the people of modules may not be shown.
+func (m *Manager) hides(writes writes, of ...fleet.ModuleRef) hides {
+	known := m.veil.of(m, time.Now())
+	h := hides{others: known.all}
+	if writes != nil {
+		h.listed = sync.OnceValue(func() map[string]bool { return writes(known.all) })
+	}
+	for _, ref := range of {
+		if s := known.own[ref.String()]; s != nil {
+			h.own = append(h.own, s)
+		}
+	}
+	return h
+}
+
+// of are they in an object, with what it may have itself. It may be named by the namespace in which the module lists it, though its kind has none.
+func (h hides) of(m *Manager, id fleet.ObjectID) hides {
 	rec := m.recordOf(id)
-	h.all = rec != nil && m.sealed.open(m, rec.Hidden).all
+	if rec == nil {
+		return h
+	}
+	has := m.sealed.open(m, rec.Hidden)
+	h.own, h.all = slices.Concat(h.own, has.own), h.all || has.all
 	return h
 }
 
@@ -48,22 +72,35 @@ func (m *Manager) recordOf(id fleet.ObjectID) *apply.Record {
 	return rec
 }
 
-// hiddenIn is what the fields of an object may have that nobody may be shown. What was put into one is not known that is known by its marks only, or
-// was there before the agent lost its record of it, until it is written.
-func (m *Manager) hiddenIn(id fleet.ObjectID) hides {
-	h, rec := m.hidden(id), m.recordOf(id)
-	h.all = h.all || rec != nil && (rec.Found || !rec.Written() && m.lasts.doubts(rec.Module))
+// unwritten reports that it is not known what was put into an object until it is written: it is known by its marks only, or was there before
+// the agent lost its record of it.
+func (m *Manager) unwritten(id fleet.ObjectID) bool {
+	rec := m.recordOf(id)
+	return rec != nil && (rec.Found || !rec.Written() && m.lasts.doubts(rec.Module))
+}
+
+// hidden is what may not be shown of what is told of an object.
+func (w *worker) hidden(id fleet.ObjectID) hides {
+	writes := w.previews
+	if writes == nil {
+		writes = w.m.listedBy(w.ref)
+	}
+	return w.m.hides(writes, w.ref).of(w.m, id)
+}
+
+// hiddenIn is what the fields of an object may have that may not be shown.
+func (w *worker) hiddenIn(id fleet.ObjectID) hides {
+	h := w.hidden(id)
+	h.all = h.all || w.m.unwritten(id)
 	return h
 }
 
-// hidden is Manager.hidden for what the worker tells.
-func (w *worker) hidden(id fleet.ObjectID) hides { return w.m.hidden(id) }
-
 // hiddenAbout is what the cluster may say of all objects of a module, and of what belongs to them.
 func (m *Manager) hiddenAbout(ref fleet.ModuleRef) hides {
-	h := hides{known: m.veil.of(m, time.Now())}
+	h := m.hides(m.listedBy(ref), ref)
 	for _, rec := range m.inventory.Module(ref) {
-		h.all = h.all || m.sealed.open(m, rec.Hidden).all
+		has := m.sealed.open(m, rec.Hidden)
+		h.values, h.all = append(h.values, has.values...), h.all || has.all
 	}
 	return h
 }
@@ -74,22 +111,25 @@ func (h hides) with(values []string) hides {
 	return h
 }
 
-func (h hides) none() bool { return !h.all && h.known == nil && len(h.values) == 0 }
+func (h hides) none() bool { return !h.all && h.others == nil && len(h.own)+len(h.values) == 0 }
 
-// scrubbers are what finds the values.
-func (h hides) scrubbers() (out []*apply.Scrubber) {
-	if h.known != nil {
-		out = append(out, h.known)
+// scrubbers are what finds the values of which no part may be shown.
+func (h hides) scrubbers() []*apply.Scrubber {
+	if len(h.values) == 0 {
+		return h.own
 	}
-	if len(h.values) > 0 {
-		out = append(out, apply.HiddenValues(h.values).Scrubber())
-	}
-	return out
+	return append(slices.Clone(h.own), apply.HiddenValues(h.values).Scrubber())
 }
+
+// shows reports that a form of a value of another module is shown.
+func (h hides) shows(form string) bool { return h.listed != nil && h.listed()[form] }
+
+// quotes reports that a text has a value of another module.
+func (h hides) quotes(text string) bool { return h.others != nil && !h.others.Forms(text, h.shows) }
 
 // in reports that one of the texts holds a value, or a part of one.
 func (h hides) in(texts ...string) bool {
-	return h.all || slices.ContainsFunc(h.scrubbers(), func(s *apply.Scrubber) bool {
+	return h.all || slices.ContainsFunc(texts, h.quotes) || slices.ContainsFunc(h.scrubbers(), func(s *apply.Scrubber) bool {
 		return slices.ContainsFunc(texts, func(text string) bool { return !s.Shows(text) })
 	})
 }
@@ -102,6 +142,9 @@ func (h hides) scrub(text string) string {
 	for _, s := range h.scrubbers() {
 		text = s.Scrub(text)
 	}
+	if h.others != nil {
+		text = h.others.ScrubWhole(text, h.shows)
+	}
 	return text
 }
 
@@ -110,10 +153,7 @@ func (h hides) clean(err error) error {
 	if h.all {
 		return apply.Withheld(err)
 	}
-	for _, s := range h.scrubbers() {
-		err = s.Clean(err)
-	}
-	return err
+	return apply.Clean(err, h.scrub)
 }
 
 // conceal masks the values in a live object. In a status it masks parts of values as well: controllers quote them cut short. Names are shown.
@@ -123,7 +163,7 @@ func (h hides) conceal(object map[string]any) {
 	}
 	hidden := h.scrubbers()
 	whole := func(text string) string {
-		if h.all || slices.ContainsFunc(hidden, func(s *apply.Scrubber) bool { return s.In(text) }) {
+		if h.all || h.quotes(text) || slices.ContainsFunc(hidden, func(s *apply.Scrubber) bool { return s.In(text) }) {
 			return fleet.Masked
 		}
 		return text
@@ -218,8 +258,23 @@ func (m *Manager) Conceal(id fleet.ObjectID, object map[string]any) error {
 	if why := m.searching(); why != "" && m.inventory.Get(id) == nil {
 		return fleet.Errorf(fleet.ErrUnavailable, "%s: the agent does not know yet whether a module has put values into it that may not be shown: %s; ask again", id, why)
 	}
-	m.hiddenIn(id).conceal(object)
+	refs := m.toldOf(id)
+	var by writes
+	if len(refs) == 1 {
+		by = m.listedBy(refs[0])
+	}
+	h := m.hides(by, refs...).of(m, id)
+	h.all = h.all || m.unwritten(id)
+	h.conceal(object)
 	return nil
+}
+
+// toldOf are the modules whose people are told of an object: the one that has it, else those that read or watch it.
+func (m *Manager) toldOf(id fleet.ObjectID) []fleet.ModuleRef {
+	if rec := m.recordOf(id); rec != nil {
+		return []fleet.ModuleRef{rec.Module}
+	}
+	return m.readers.refs(id)
 }
 
 // shielded are fields of an object that another one has otherwise, as people may see them.
@@ -240,7 +295,7 @@ func (a *writer) hide() error {
 	if rec == nil {
 		return nil
 	}
-	sealed, err := a.w.m.sealed.seal(a.w.m, union(a.w.m.sealed.open(a.w.m, rec.Hidden).values, a.hidden), rec.Hidden)
+	sealed, err := a.w.m.sealed.seal(a.w.m, a.w.ref, union(a.w.m.sealed.open(a.w.m, rec.Hidden).values, a.hidden), rec.Hidden)
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.id, err)
 	}
@@ -267,9 +322,9 @@ func (a *writer) noteHidden(live map[string]any, r *apply.Record) error {
 				gone = append(gone, v)
 			}
 		}
-		a.w.m.lasts.replaced(gone)
+		a.w.m.lasts.replaced(a.w.ref, gone)
 	}
-	sealed, err := a.w.m.sealed.seal(a.w.m, values, before)
+	sealed, err := a.w.m.sealed.seal(a.w.m, a.w.ref, values, before)
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.id, err)
 	}
@@ -288,7 +343,7 @@ func (w *worker) noteHeld(it *item) {
 	if known.all || len(union(known.values, values)) == len(known.values) {
 		return
 	}
-	sealed, err := w.m.sealed.seal(w.m, union(known.values, values), rec.Hidden)
+	sealed, err := w.m.sealed.seal(w.m, w.ref, union(known.values, values), rec.Hidden)
 	if err != nil {
 		w.log.Warn("what is hidden of an object is not kept", "object", it.entry.ID.String(), "error", err)
 		return
@@ -333,16 +388,16 @@ func (s *sealed) open(m *Manager, data []byte) hides {
 	if err != nil {
 		h = hides{all: true}
 	}
-	s.keep(data, h)
-	return h
+	return s.keep(data, h)
 }
 
-// seal encrypts. The same values stay as they are encrypted already.
-func (s *sealed) seal(m *Manager, values []string, before []byte) ([]byte, error) {
+// seal encrypts what an object of a module has. The same values stay as they are encrypted already.
+func (s *sealed) seal(m *Manager, ref fleet.ModuleRef, values []string, before []byte) ([]byte, error) {
 	if len(values) == 0 {
 		return nil, nil
 	}
 	values = union(values, nil)
+	m.veil.add(ref, values)
 	if known := s.open(m, before); !known.all && slices.Equal(known.values, values) {
 		return before, nil
 	}
@@ -354,16 +409,19 @@ func (s *sealed) seal(m *Manager, values []string, before []byte) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	m.veil.add(values)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keep(data, hides{values: values})
 	return data, nil
 }
 
-func (s *sealed) keep(data []byte, h hides) {
+func (s *sealed) keep(data []byte, h hides) hides {
 	if s.opened == nil || len(s.opened) >= maxOpened {
 		s.opened = map[string]hides{}
 	}
+	if len(h.values) > 0 {
+		h.own = []*apply.Scrubber{apply.HiddenValues(h.values).Scrubber()}
+	}
 	s.opened[string(data)] = h
+	return h
 }

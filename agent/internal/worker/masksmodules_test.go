@@ -124,6 +124,54 @@ func TestEventsDoNotTellASecretOfAnotherModule(t *testing.T) {
 	is("without its module")
 }
 
+// TestWordsOfAnotherProjectAreShown: the secrets of one project are words that another one uses, or has listed to see which of them are masked. What
+// it has not listed itself, and is long enough to be no word, is masked when a controller repeats it.
+func TestWordsOfAnotherProjectAreShown(t *testing.T) {
+	r := newRig(t)
+	const listed, canary = "guessed-value-1a2b", "canary-project-1a2b"
+	values := map[string]string{"env": "prod", "port": "8080", "stage": "production", "guess": listed, "password": canary}
+	var late []fleet.LateBinding
+	for key := range values {
+		late = append(late, fleet.LateBinding{Name: strings.ToUpper(key), Secret: &fleet.SecretKey{Name: "db", Key: key}})
+	}
+	creds := r.binding(r.bundle("creds", nil, configMap("uses", `env: "${ENV}", port: "${PORT}", stage: "${STAGE}", guess: "${GUESS}", url: "db://u:${PASSWORD}@db"`)), late...)
+	of := func(objects ...string) fleet.Sync {
+		s := r.bundle("web", nil, objects...)
+		s.Module.Project = "other"
+		s.Values = map[string]string{"STAGE": "production"}
+		return s
+	}
+	web := of(configMap("web", `env: prod, port: "8080", stage: "in ${STAGE}", guess: `+listed))
+	r.sends(map[string]map[string]string{"db": values})
+	r.set([]fleet.Sync{creds, web})
+	r.ready(creds)
+	r.eventually("the other project's module is ready", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.statuses[web.Module].Ready
+	})
+	r.patch("v1", "configmaps", "web", "operator", `{"data":{"said":"prod 8080 production `+listed+` db://u:x@db","cannot":"dial db://u:`+canary+`@db"}}`)
+	got := r.shown("web")
+	for _, field := range []string{`"env":"prod"`, `"port":"8080"`, `"stage":"in production"`, `"guess":"` + listed + `"`, `"said":"prod 8080 production ` + listed + ` db://u:x@db"`, `"cannot":"***"`} {
+		if !strings.Contains(got, field) {
+			t.Errorf("no %s in %s", field, got)
+		}
+	}
+	if got := r.shown("uses"); strings.Count(got, `"***"`) != len(values) {
+		t.Errorf("its own: %s", got)
+	}
+	r.saysOf("web", "prod 8080 production "+listed+": db://u:"+canary+"@db")
+	if got := r.told(web); !strings.Contains(got, "prod 8080 production "+listed+": db://u:***@db") {
+		t.Errorf("events: %s", got)
+	}
+	next := of(configMap("web", `env: "8080", port: prod, stage: `+canary+`, guess: is-no-value`))
+	p, err := r.m.Preview(t.Context(), next, r.store)
+	told, _ := json.Marshal(p)
+	if err != nil || strings.Contains(string(told), fleet.Masked) || !strings.Contains(string(told), canary) || !strings.Contains(string(told), listed) {
+		t.Errorf("%v: preview %s", err, told)
+	}
+}
+
 // TestReplacedValuesAreForgotten: an hour after it was replaced a value is shown, and is kept no more.
 func TestReplacedValuesAreForgotten(t *testing.T) {
 	var l lasts
@@ -133,13 +181,13 @@ func TestReplacedValuesAreForgotten(t *testing.T) {
 	l.put(ref, "b", lastValue{Value: "plain"})
 	l.put(ref, "b", lastValue{Value: "other"})
 	now := time.Now()
-	if got := union(l.hidden(now), nil); len(got) != 2 {
+	if got := l.hidden(now)[ref.String()]; len(got) != 2 {
 		t.Errorf("hidden: %q", got)
 	}
-	if got := l.hidden(now.Add(replacedFor + time.Second)); len(got) != 1 || got[0] != "two" {
+	if got := l.hidden(now.Add(replacedFor + time.Second))[ref.String()]; len(got) != 1 || got[0] != "two" {
 		t.Errorf("an hour later: %q", got)
 	}
-	if got := l.hidden(now); len(got) != 1 {
+	if got := l.hidden(now)[ref.String()]; len(got) != 1 {
 		t.Errorf("kept: %q", got)
 	}
 }
@@ -159,12 +207,14 @@ func BenchmarkConceal(b *testing.B) {
 			apply.HiddenValues(values).Scrubber()
 		}
 	})
-	h := hides{known: apply.HiddenValues(values).Scrubber()}
-	for _, field := range []string{"spec", "status"} {
-		b.Run(field, func(b *testing.B) {
-			for b.Loop() {
-				h.conceal(map[string]any{field: data})
-			}
-		})
+	s := apply.HiddenValues(values).Scrubber()
+	for of, h := range map[string]hides{"own": {own: []*apply.Scrubber{s}}, "others": {others: s}} {
+		for _, field := range []string{"spec", "status"} {
+			b.Run(of+"/"+field, func(b *testing.B) {
+				for b.Loop() {
+					h.conceal(map[string]any{field: data})
+				}
+			})
+		}
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -34,6 +36,7 @@ func (m *Manager) Preview(ctx context.Context, s fleet.Sync, contents Contents) 
 		return fleet.Preview{}, fleet.Errorf(fleet.ErrUnavailable, "the agent does not know yet all that it has in the cluster: %s; ask again", why)
 	}
 	p := &preview{m: m, sync: s, contents: contents, w: &worker{m: m, ref: s.Module, log: m.o.Log}}
+	p.w.previews = p.listed
 	if err := p.load(ctx); err != nil {
 		return fleet.Preview{}, err
 	}
@@ -65,6 +68,21 @@ type preview struct {
 	items    []*item
 	policies []fleet.Policy
 	brings   map[schema.GroupKind]bool // kinds that the sync itself defines
+
+	looks sync.Once
+	forms map[string]bool // see listed
+}
+
+// listed are forms of values that stand in what the sync lists, or in what the module lists now.
+func (p *preview) listed(by *apply.Scrubber) map[string]bool {
+	p.looks.Do(func() {
+		asked, err := formsIn(p.contents, p.sync, by)
+		if err == nil {
+			maps.Copy(asked, p.m.listings.of(p.m, p.sync.Module, by))
+		}
+		p.forms = asked
+	})
+	return p.forms
 }
 
 func (p *preview) load(ctx context.Context) error {
@@ -428,7 +446,7 @@ func fieldsOf(a *writer, live, answer map[string]any) []fleet.FieldChange {
 // masked are changes as people may see them.
 func (a *writer) masked(list []apply.Differs) (out []fleet.FieldChange) {
 	for _, d := range list {
-		shows := a.shows() && !a.w.m.hiddenIn(a.liveID()).in(d.Live, d.Want)
+		shows := a.shows() && !a.w.hiddenIn(a.liveID()).in(d.Live, d.Want)
 		c := fleet.FieldChange{Field: d.Pointer, Live: d.Live, Want: d.Want}
 		if !shows && c.Live != "" {
 			c.Live = fleet.Masked

@@ -213,6 +213,16 @@ func (x *readers) add(id fleet.ObjectID, w *worker) {
 	x.of[id][w] = true
 }
 
+// refs are the modules that read an object.
+func (x *readers) refs(id fleet.ObjectID) (out []fleet.ModuleRef) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for w := range x.of[id] {
+		out = append(out, w.ref)
+	}
+	return out
+}
+
 func (x *readers) remove(id fleet.ObjectID, w *worker) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -16,7 +16,7 @@ type values struct {
 // valuesOf are none of an object that does not show its values, nor those that hold what nobody may be shown: statuses go to people who
 // may not read it.
 func (w *worker) valuesOf(id fleet.ObjectID, shows bool, f apply.Field, want string) values {
-	if !shows || w.m.hiddenIn(id).in(f.Live, want) {
+	if !shows || w.hiddenIn(id).in(f.Live, want) {
 		return values{f.Pointer, fleet.Masked, fleet.Masked}
 	}
 	return values{f.Pointer, want, f.Live}

@@ -103,6 +103,8 @@ type worker struct {
 	awaits      string    // what is waited for before it is
 	waves       waveRun
 	traced      *traced // nil: what is done now belongs to no trace
+	// previews is of who asks what a sync would do; nil: nobody asks.
+	previews writes
 }
 
 func newWorker(m *Manager, ref fleet.ModuleRef) *worker {
