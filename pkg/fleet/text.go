@@ -33,6 +33,9 @@ func Clip(s string, most int) string {
 	return strings.ToValidUTF8(s[:most-len(clipMark)], "") + clipMark
 }
 
+// Clipped is a text without the ellipsis, and reports that something was cut off there.
+func Clipped(s string) (string, bool) { return strings.CutSuffix(s, clipMark) }
+
 // AndMore ends a list of some things by how many of all are not on it.
 func AndMore(list []string, all int) []string {
 	if more := all - len(list); more > 0 {

@@ -3,7 +3,8 @@ package apply
 import (
 	"encoding/base64"
 	"encoding/binary"
-	"strings"
+
+	"towline.dev/towline/pkg/fleet"
 )
 
 // Scrubber knows hidden values by a table, so that it goes over a text once, however many values there are.
@@ -102,22 +103,50 @@ func (s *Scrubber) in(text string) bool {
 	return false
 }
 
-// Forms are those of long values that stand in a text, whole, also in base64 with what stands beside it, until the function says that this is
-// enough; reports that it did not.
-func (s *Scrubber) Forms(text string, found func(form string) bool) bool {
-	each := func(_ int, form string) bool { return found(form) }
-	if !s.whole(text, each) {
+// Quotes finds long values in a text, each as it stands there: whole, or as far as the text goes that was cut off. It looks into base64 with what
+// stands beside a value, too. It goes on until the function says that this is enough, and reports that it did not.
+func (s *Scrubber) Quotes(text string, found func(quote string) bool) bool {
+	return unpacked(text, func(text string) bool {
+		return s.whole(text, func(_ int, quote string) bool { return found(quote) })
+	})
+}
+
+// Begins is Quotes of all that long values begin with, be it no more of them than tells them from most other texts.
+func (s *Scrubber) Begins(text string, found func(begin string)) {
+	unpacked(text, func(text string) bool {
+		return s.begins(text, func(_ int, form string, n int) bool {
+			found(form[:n])
+			return true
+		})
+	})
+}
+
+// unpacked has a text looked at as it is, and out of base64, until the function says that this is enough.
+func unpacked(text string, look func(string) bool) bool {
+	if !look(text) {
 		return false
 	}
 	raw, err := base64.StdEncoding.DecodeString(text)
-	return err != nil || s.whole(string(raw), each)
+	return err != nil || look(string(raw))
 }
 
-// whole finds long values in a text, each where it stands and in its form, until the function says that this is enough; reports that it did not.
-func (s *Scrubber) whole(text string, found func(i int, form string) bool) bool {
+func (s *Scrubber) whole(text string, found func(i int, quote string) bool) bool {
+	text, cut := fleet.Clipped(text)
+	return s.begins(text, func(i int, form string, n int) bool {
+		ends := n == len(form) || cut && i+n == len(text)
+		return !ends || found(i, form[:n])
+	})
+}
+
+// begins finds how much of long values stands where in a text.
+func (s *Scrubber) begins(text string, found func(i int, form string, n int) bool) bool {
 	for i := 0; i+stretch <= len(text); i++ {
 		for _, form := range s.long[partAt(text, i)] {
-			if strings.HasPrefix(text[i:], form) && !found(i, form) {
+			n := stretch
+			for n < len(form) && i+n < len(text) && form[n] == text[i+n] {
+				n++
+			}
+			if !found(i, form, n) {
 				return false
 			}
 		}
@@ -125,17 +154,17 @@ func (s *Scrubber) whole(text string, found func(i int, form string) bool) bool 
 	return true
 }
 
-// ScrubWhole puts fleet.Masked in place of long values that stand whole in a text, but not of the forms that may be shown.
-func (s *Scrubber) ScrubWhole(text string, shows func(form string) bool) string {
+// ScrubWhole puts fleet.Masked in place of long values that Quotes finds in a text as it is, but not of what may be shown.
+func (s *Scrubber) ScrubWhole(text string, shows func(quote string) bool) string {
 	var hide []bool
-	s.whole(text, func(i int, form string) bool {
-		if shows(form) {
+	s.whole(text, func(i int, quote string) bool {
+		if shows(quote) {
 			return true
 		}
 		if hide == nil {
 			hide = make([]bool, len(text))
 		}
-		hideAt(hide, i, len(form))
+		hideAt(hide, i, len(quote))
 		return true
 	})
 	if hide == nil {

@@ -98,3 +98,34 @@ func TestAnswersAboutSecretsAreReworded(t *testing.T) {
 		t.Error("the answer itself was changed")
 	}
 }
+
+// TestWholeValuesAreScrubbed: parts of values are words of somebody else, unless a text was cut off within one; and what may be shown is.
+func TestWholeValuesAreScrubbed(t *testing.T) {
+	s := HiddenValues([]string{"swordfish-1a2b3c", "prod-db-main"}).Scrubber()
+	shows := func(quote string) bool { return strings.HasPrefix("prod-db-main", quote) }
+	for text, want := range map[string]string{
+		"":                                  "",
+		"swordfish is a fish":               "swordfish is a fish",
+		"ends in swordfish-1a":              "ends in swordfish-1a",
+		"cut off in swordfish-1a…":          "cut off in ***…",
+		"cut off in prod-db-m…":             "cut off in prod-db-m…",
+		"db://u:swordfish-1a2b3c@db":        "db://u:***@db",
+		"prod-db-main has swordfish-1a2b3c": "prod-db-main has ***",
+	} {
+		if got := s.ScrubWhole(text, shows); got != want {
+			t.Errorf("%q: %q, not %q", text, got, want)
+		}
+		if hides := !s.Quotes(text, shows); hides != (text != want) {
+			t.Errorf("%q: hides %t", text, hides)
+		}
+	}
+	packed := base64.StdEncoding.EncodeToString([]byte("user:swordfish-1a2b3c"))
+	if s.Quotes(packed, shows) {
+		t.Errorf("%q: shown", packed)
+	}
+	var begun []string
+	s.Begins("swordfish-1x and prod-db-main", func(begin string) { begun = append(begun, begin) })
+	if strings.Join(begun, " ") != "swordfish-1 prod-db-main" {
+		t.Errorf("begun: %q", begun)
+	}
+}

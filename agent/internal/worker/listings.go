@@ -13,7 +13,7 @@ import (
 	"towline.dev/towline/pkg/manifest"
 )
 
-// listings are which forms of values stand in what the people of modules have written themselves. A bundle is looked through only when a value
+// listings are how much of values, from where they begin, stands in what the people of modules have written themselves. A bundle is looked through only when a value
 // was found in what is told of its module, and once.
 type listings struct {
 	mu    sync.Mutex
@@ -23,7 +23,7 @@ type listings struct {
 
 type listing struct {
 	bundle, policies, values fleet.Digest
-	forms                    map[string]bool
+	begun                    map[string]bool
 }
 
 // of is what a module lists now. One that is not listed any more lists nothing.
@@ -38,10 +38,10 @@ func (l *listings) of(m *Manager, ref fleet.ModuleRef, by *apply.Scrubber) map[s
 	has = has && l.by == by && known.bundle == this.bundle && known.policies == this.policies && known.values == this.values
 	l.mu.Unlock()
 	if has {
-		return known.forms
+		return known.begun
 	}
 	var err error
-	if this.forms, err = formsIn(m.o.Contents, s, by); err != nil {
+	if this.begun, err = begunIn(m.o.Contents, s, by); err != nil {
 		return nil
 	}
 	l.mu.Lock()
@@ -50,7 +50,7 @@ func (l *listings) of(m *Manager, ref fleet.ModuleRef, by *apply.Scrubber) map[s
 		l.by, l.found = by, map[fleet.ModuleRef]listing{}
 	}
 	l.found[ref] = this
-	return this.forms
+	return this.begun
 }
 
 func (m *Manager) listedBy(ref fleet.ModuleRef) writes {
@@ -72,8 +72,8 @@ func (m *Manager) syncOf(ref fleet.ModuleRef) (fleet.Sync, bool) {
 	return fleet.Sync{}, false
 }
 
-// formsIn are the forms of values that stand in the objects of a sync as everybody may see them, with what its people gave for placeholders.
-func formsIn(contents Contents, s fleet.Sync, by *apply.Scrubber) (map[string]bool, error) {
+// begunIn are the beginnings of values that stand in the objects of a sync as everybody may see them, with what its people gave for placeholders.
+func begunIn(contents Contents, s fleet.Sync, by *apply.Scrubber) (map[string]bool, error) {
 	bundle, err := contents.Bundle(s.Bundle)
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func formsIn(contents Contents, s fleet.Sync, by *apply.Scrubber) (map[string]bo
 			return nil, err
 		}
 	}
-	values, forms := givenIn(s, set), map[string]bool{}
+	values, begun := givenIn(s, set), map[string]bool{}
 	for _, e := range bundle.Entries {
 		content, err := contents.Object(e.Digest)
 		if err != nil {
@@ -97,9 +97,9 @@ func formsIn(contents Contents, s fleet.Sync, by *apply.Scrubber) (map[string]bo
 		// What has no value stays a placeholder, and hides nothing.
 		_ = manifest.Substitute(obj, values, set.Substitution, manifest.MaxObjectBytes-len(content))
 		shown, _ := manifest.Mask(obj)
-		noteForms(shown, by, forms)
+		noteBegun(shown, by, begun)
 	}
-	return forms, nil
+	return begun, nil
 }
 
 // givenIn are the values and defaults of bindings that the people of a module wrote.
@@ -116,22 +116,19 @@ func givenIn(s fleet.Sync, set fleet.PolicySet) map[string]string {
 	return out
 }
 
-// noteForms takes those in the texts of a value.
-func noteForms(v any, by *apply.Scrubber, forms map[string]bool) {
+// noteBegun takes those in the texts of a value.
+func noteBegun(v any, by *apply.Scrubber, begun map[string]bool) {
 	switch x := v.(type) {
 	case map[string]any:
 		for _, part := range x {
-			noteForms(part, by, forms)
+			noteBegun(part, by, begun)
 		}
 	case []any:
 		for _, part := range x {
-			noteForms(part, by, forms)
+			noteBegun(part, by, begun)
 		}
 	case nil, bool:
 	default:
-		by.Forms(fmt.Sprint(x), func(form string) bool {
-			forms[form] = true
-			return true
-		})
+		by.Begins(fmt.Sprint(x), func(begin string) { begun[begin] = true })
 	}
 }

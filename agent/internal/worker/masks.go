@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,15 +28,15 @@ const hidingPurpose = "object-secrets"
 type hides struct {
 	own    []*apply.Scrubber // find what is of the module, and of the object
 	values []string          // others beside them
-	// others finds the values of all modules; nil: there are none. listed are those of their forms that the people of the module have written
-	// themselves: they learn nothing by them, but would by the mask which words are values of others.
+	// others finds the values of all modules; nil: there are none. listed is how much of them the people of the module have written themselves:
+	// they learn nothing by that, but would by the mask which words are values of others.
 	others *apply.Scrubber
 	listed func() map[string]bool
 	// all: what the values are cannot be told, so that nothing is shown.
 	all bool
 }
 
-// writes finds which forms of values stand in what people have written themselves; nil: none.
+// writes finds how much of values stands in what people have written themselves; nil: none.
 type writes func(by *apply.Scrubber) map[string]bool
 
 // hides are what the people of modules may not be shown.
@@ -121,11 +122,21 @@ func (h hides) scrubbers() []*apply.Scrubber {
 	return append(slices.Clone(h.own), apply.HiddenValues(h.values).Scrubber())
 }
 
-// shows reports that a form of a value of another module is shown.
-func (h hides) shows(form string) bool { return h.listed != nil && h.listed()[form] }
+// shows reports that a value of another module is shown as it stands in a text.
+func (h hides) shows(quote string) bool {
+	if h.listed == nil {
+		return false
+	}
+	for begin := range h.listed() {
+		if strings.HasPrefix(begin, quote) {
+			return true
+		}
+	}
+	return false
+}
 
 // quotes reports that a text has a value of another module.
-func (h hides) quotes(text string) bool { return h.others != nil && !h.others.Forms(text, h.shows) }
+func (h hides) quotes(text string) bool { return h.others != nil && !h.others.Quotes(text, h.shows) }
 
 // in reports that one of the texts holds a value, or a part of one.
 func (h hides) in(texts ...string) bool {

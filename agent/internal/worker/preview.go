@@ -70,19 +70,19 @@ type preview struct {
 	brings   map[schema.GroupKind]bool // kinds that the sync itself defines
 
 	looks sync.Once
-	forms map[string]bool // see listed
+	begun map[string]bool // see listed
 }
 
-// listed are forms of values that stand in what the sync lists, or in what the module lists now.
+// listed is how much of values stands in what the sync lists, or in what the module lists now.
 func (p *preview) listed(by *apply.Scrubber) map[string]bool {
 	p.looks.Do(func() {
-		asked, err := formsIn(p.contents, p.sync, by)
+		asked, err := begunIn(p.contents, p.sync, by)
 		if err == nil {
 			maps.Copy(asked, p.m.listings.of(p.m, p.sync.Module, by))
 		}
-		p.forms = asked
+		p.begun = asked
 	})
-	return p.forms
+	return p.begun
 }
 
 func (p *preview) load(ctx context.Context) error {
