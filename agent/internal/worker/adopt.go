@@ -370,7 +370,7 @@ func (a *writer) differs(ctx context.Context, u *unstructured.Unstructured, adop
 	if d == nil || err != nil {
 		return err
 	}
-	f := a.refused(adoption, adoption.Whose+", and differs at "+d.Pointer)
+	f := a.refused(adoption, adoption.Whose+", and differs at "+a.field(d.Pointer))
 	a.w.valuesOf(a.liveID(), a.shows(), apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want).tell(f)
 	return f
 }

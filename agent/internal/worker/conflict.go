@@ -103,8 +103,9 @@ func (a *writer) contested(ctx context.Context, c apply.FieldConflict) *apply.Fa
 
 // contestedUnless is contested; nil where the field is in a list or a map that is ours as a whole.
 func (a *writer) contestedUnless(ctx context.Context, c apply.FieldConflict, ours *apply.PathSet) *apply.Failure {
-	f := &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrConflict, Field: c.Field, By: c.Manager, Message: fmt.Sprintf(
-		"%s: field %s is managed by %q; take it out of the module, or set the policy conflict: Force", a.id, c.Field, c.Manager)}
+	field := a.field(c.Field)
+	f := &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrConflict, Field: field, By: c.Manager, Message: fmt.Sprintf(
+		"%s: field %s is managed by %q; take it out of the module, or set the policy conflict: Force", a.id, field, c.Manager)}
 	desired, err := a.desired.Object()
 	if err != nil {
 		return f
@@ -120,6 +121,11 @@ func (a *writer) contestedUnless(ctx context.Context, c apply.FieldConflict, our
 		a.w.valuesOf(a.liveID(), a.shows(), at, at.In(desired)).tell(f)
 	}
 	return f
+}
+
+// field names one of the object's as people may read it.
+func (a *writer) field(name string) string {
+	return a.w.hiddenIn(a.liveID()).with(a.hidden).field(name)
 }
 
 // mayForce is why the cluster does not let anything be taken from who has it; nil: it does.

@@ -84,7 +84,7 @@ func (a *writer) tell(live map[string]any) {
 	if a.verb == plan.Correct {
 		message = "changed back to what module " + a.w.ref.Display() + " says"
 		if c := a.print; c != nil && c.Change != nil {
-			what := cmp.Or(c.Change.Pointer, "a field")
+			what := cmp.Or(a.field(c.Change.Pointer), "a field")
 			if c.Change.Fields > 1 {
 				what = fmt.Sprintf("%s and %d more fields", what, c.Change.Fields-1)
 			}

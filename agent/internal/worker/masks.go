@@ -159,6 +159,17 @@ func (h hides) scrub(text string) string {
 	return text
 }
 
+// field names a field as people may read it: what a list is keyed by may be a value.
+func (h hides) field(name string) string {
+	if !h.all {
+		return h.scrub(name)
+	}
+	if plain, _, keyed := strings.Cut(name, `"`); keyed {
+		return plain + fleet.Masked
+	}
+	return name
+}
+
 // clean is an answer of the API server as people may read it.
 func (h hides) clean(err error) error {
 	if h.all {

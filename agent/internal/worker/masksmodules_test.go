@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -170,6 +172,52 @@ func TestWordsOfAnotherProjectAreShown(t *testing.T) {
 	if err != nil || strings.Contains(string(told), fleet.Masked) || !strings.Contains(string(told), canary) || !strings.Contains(string(told), listed) {
 		t.Errorf("%v: preview %s", err, told)
 	}
+}
+
+// TestFieldsDoNotTellTheValuesOfTheirKeys: a list is keyed by what a binding reads, and a field in it drifts, is corrected, or is somebody else's.
+func TestFieldsDoNotTellTheValuesOfTheirKeys(t *testing.T) {
+	r := newRig(t)
+	const canary = "canary_field_1a2b"
+	with := func(name, env string) string {
+		return strings.Replace(deployment(name, 1), `image: "nginx:1"`, `image: "nginx:1", env: [`+env+`]`, 1)
+	}
+	named := func(s fleet.Sync) fleet.Sync {
+		return r.binding(s, fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}})
+	}
+	policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"drifts"}}, Drift: fleet.DriftReport}}
+	set := func(web string) fleet.Sync {
+		s := r.bundle("shop", policies, with("drifts", `{name: "${PW}", value: mine}`), with("corrected", `{name: "${PW}", value: mine}`), with("web", web))
+		given := r.store.policies[s.Policies]
+		s = named(s)
+		r.store.policies[s.Policies] = given
+		r.set([]fleet.Sync{s})
+		return s
+	}
+	r.sends(map[string]map[string]string{"db": {"password": canary}})
+	s := set("")
+	r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Phase == fleet.PhaseApplied })
+	env := func(name, list string) {
+		r.patch("apps/v1", "deployments", name, "operator", `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"nginx:1","env":[`+list+`]}]}}}}`)
+	}
+	env("drifts", "")
+	env("corrected", "")
+	env("web", `{"name":"`+canary+`","value":"theirs"}`)
+	s = set(`{name: "${PW}", value: mine}`)
+	x := r.wait("shop", "in conflict, and drifting", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Phase == fleet.PhaseFailed && len(x.Exceptions) >= 2
+	})
+	told, _ := json.Marshal(x)
+	if strings.Contains(string(told), canary) || strings.Count(string(told), "env") < 2 {
+		t.Errorf("told: %s", told)
+	}
+	r.eventually("an Event says what was corrected", func() bool {
+		list, err := r.res("v1", "events", r.ns).List(t.Context(), metav1.ListOptions{})
+		text, _ := json.Marshal(list)
+		if strings.Contains(string(text), canary) {
+			t.Fatalf("events: %s", text)
+		}
+		return err == nil && strings.Contains(string(text), "changed back")
+	})
 }
 
 // TestReplacedValuesAreForgotten: an hour after it was replaced a value is shown, and is kept no more.

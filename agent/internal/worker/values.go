@@ -16,10 +16,12 @@ type values struct {
 // valuesOf are none of an object that does not show its values, nor those that hold what nobody may be shown: statuses go to people who
 // may not read it.
 func (w *worker) valuesOf(id fleet.ObjectID, shows bool, f apply.Field, want string) values {
-	if !shows || w.hiddenIn(id).in(f.Live, want) {
-		return values{f.Pointer, fleet.Masked, fleet.Masked}
+	hidden := w.hiddenIn(id)
+	field := hidden.field(f.Pointer)
+	if !shows || hidden.in(f.Live, want) {
+		return values{field, fleet.Masked, fleet.Masked}
 	}
-	return values{f.Pointer, want, f.Live}
+	return values{field, want, f.Live}
 }
 
 // shows reports that people may see the values of an object: it is no Secret, and holds none of the values that bindings read of one.
