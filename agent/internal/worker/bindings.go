@@ -280,12 +280,13 @@ func failureOf(err error) apply.Failure {
 
 // nameless are values whose errors do not tell a secret that the name of what they read is made of.
 func nameless(values map[string]assemble.LateValue) map[string]assemble.LateValue {
-	var h hides
+	var secrets []string
 	for _, v := range values {
 		if v.Secret && v.Value != "" {
-			h.values = append(h.values, v.Value)
+			secrets = append(secrets, v.Value)
 		}
 	}
+	h := hides{}.with(secrets)
 	for name, v := range values {
 		if v.Err == nil || !v.Secret {
 			continue
@@ -385,7 +386,7 @@ func (w *worker) valueIn(name string, f fleet.ObjectField, s *source, object map
 	case err != nil:
 		return assemble.Read{Failed: err}
 	}
-	hides := s.hides(object, value)
+	hides := s.hides(w.m, object, value)
 	w.m.lasts.put(w.ref, keyOf(f), lastValue{Value: value, Secret: hides})
 	return assemble.Read{Value: value, Secret: hides}
 }
@@ -394,7 +395,7 @@ func (w *worker) valueIn(name string, f fleet.ObjectField, s *source, object map
 func (w *worker) unread(name, key string, why error) assemble.Read {
 	if last, known := w.m.lasts.get(w.ref, key); known {
 		told := fmt.Sprintf("${%s} keeps the value that was read last: %v", name, why)
-		w.binder.told = append(w.binder.told, hides{values: w.m.lasts.secrets(w.ref)}.scrub(told))
+		w.binder.told = append(w.binder.told, hides{}.with(w.m.lasts.secrets(w.ref)).scrub(told))
 		return assemble.Read{Value: last.Value, Secret: last.Secret}
 	}
 	if errors.Is(why, fleet.ErrNotFound) {

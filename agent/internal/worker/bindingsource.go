@@ -45,9 +45,10 @@ func (s *source) value(object map[string]any) (string, error) {
 	return value, nil
 }
 
-// hides reports that nobody may be shown the value of the field in an object: it is of a Secret, itself or in an object that carries it.
-func (s *source) hides(object map[string]any, value string) bool {
-	if s.id.IsSecret() {
+// hides reports that nobody may be shown the value of the field in an object: it is of a Secret, itself or in an object that carries it, or has what
+// a module put there that may not be shown.
+func (s *source) hides(m *Manager, object map[string]any, value string) bool {
+	if s.id.IsSecret() || (hides{}).of(m, s.id).keeps(value) {
 		return true
 	}
 	masked, carries := manifest.Mask(object)

@@ -27,7 +27,7 @@ const hidingPurpose = "object-secrets"
 // hides are the values that nobody may be shown.
 type hides struct {
 	own    []*apply.Scrubber // find what is of the module, and of the object
-	values []string          // others beside them
+	values []string          // those that a record has, which its own finds
 	// others finds the values of all modules; nil: there are none. listed is how much of them the people of the module have written themselves:
 	// they learn nothing by that, but would by the mask which words are values of others.
 	others *apply.Scrubber
@@ -99,28 +99,23 @@ func (w *worker) hiddenIn(id fleet.ObjectID) hides {
 // hiddenAbout is what the cluster may say of all objects of a module, and of what belongs to them.
 func (m *Manager) hiddenAbout(ref fleet.ModuleRef) hides {
 	h := m.hides(m.listedBy(ref), ref)
+	var values []string
 	for _, rec := range m.inventory.Module(ref) {
 		has := m.sealed.open(m, rec.Hidden)
-		h.values, h.all = append(h.values, has.values...), h.all || has.all
+		values, h.all = append(values, has.values...), h.all || has.all
 	}
-	return h
+	return h.with(values)
 }
 
 // with are the values, and others beside them.
 func (h hides) with(values []string) hides {
-	h.values = union(h.values, values)
+	if len(values) > 0 {
+		h.own = append(slices.Clone(h.own), apply.HiddenValues(values).Scrubber())
+	}
 	return h
 }
 
-func (h hides) none() bool { return !h.all && h.others == nil && len(h.own)+len(h.values) == 0 }
-
-// scrubbers are what finds the values of which no part may be shown.
-func (h hides) scrubbers() []*apply.Scrubber {
-	if len(h.values) == 0 {
-		return h.own
-	}
-	return append(slices.Clone(h.own), apply.HiddenValues(h.values).Scrubber())
-}
+func (h hides) none() bool { return !h.all && h.others == nil && len(h.own) == 0 }
 
 // shows reports that a value of another module is shown as it stands in a text.
 func (h hides) shows(quote string) bool {
@@ -138,9 +133,14 @@ func (h hides) shows(quote string) bool {
 // quotes reports that a text has a value of another module.
 func (h hides) quotes(text string) bool { return h.others != nil && !h.others.Quotes(text, h.shows) }
 
+// keeps reports that a text has a value whole, and so may not be shown.
+func (h hides) keeps(text string) bool {
+	return h.all || h.quotes(text) || slices.ContainsFunc(h.own, func(s *apply.Scrubber) bool { return s.In(text) })
+}
+
 // in reports that one of the texts holds a value, or a part of one.
 func (h hides) in(texts ...string) bool {
-	return h.all || slices.ContainsFunc(texts, h.quotes) || slices.ContainsFunc(h.scrubbers(), func(s *apply.Scrubber) bool {
+	return h.all || slices.ContainsFunc(texts, h.quotes) || slices.ContainsFunc(h.own, func(s *apply.Scrubber) bool {
 		return slices.ContainsFunc(texts, func(text string) bool { return !s.Shows(text) })
 	})
 }
@@ -150,7 +150,7 @@ func (h hides) scrub(text string) string {
 	if h.all && text != "" {
 		return fleet.Masked
 	}
-	for _, s := range h.scrubbers() {
+	for _, s := range h.own {
 		text = s.Scrub(text)
 	}
 	if h.others != nil {
@@ -183,9 +183,8 @@ func (h hides) conceal(object map[string]any) {
 	if h.none() {
 		return
 	}
-	hidden := h.scrubbers()
 	whole := func(text string) string {
-		if h.all || h.quotes(text) || slices.ContainsFunc(hidden, func(s *apply.Scrubber) bool { return s.In(text) }) {
+		if h.keeps(text) {
 			return fleet.Masked
 		}
 		return text
@@ -441,9 +440,7 @@ func (s *sealed) keep(data []byte, h hides) hides {
 	if s.opened == nil || len(s.opened) >= maxOpened {
 		s.opened = map[string]hides{}
 	}
-	if len(h.values) > 0 {
-		h.own = []*apply.Scrubber{apply.HiddenValues(h.values).Scrubber()}
-	}
+	h = h.with(h.values)
 	s.opened[string(data)] = h
 	return h
 }

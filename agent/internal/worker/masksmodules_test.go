@@ -174,6 +174,27 @@ func TestWordsOfAnotherProjectAreShown(t *testing.T) {
 	}
 }
 
+// TestValueThatIsReadOutOfAnObjectIsConcealed: a module puts a short value into its object, which a module of another project reads it from.
+func TestValueThatIsReadOutOfAnObjectIsConcealed(t *testing.T) {
+	r := newRig(t)
+	const short = "pw1a2b"
+	creds := r.bindsPW("creds", "uses")
+	r.sends(map[string]map[string]string{"db": {"password": short}})
+	web := r.bundle("web", nil, configMap("web", `to: "${URL}"`))
+	web.Module.Project = "other"
+	web = r.binding(web, fleet.LateBinding{Name: "URL", Object: r.fieldOf("ConfigMap", "uses", "data.url")})
+	r.set([]fleet.Sync{creds, web})
+	r.ready(creds)
+	r.eventually("it is read", func() bool { return r.data("web", "to") == "db://u:"+short+"@db" })
+	if got := r.shown("web"); !strings.Contains(got, `"to":"***"`) {
+		t.Errorf("shown: %s", got)
+	}
+	p, err := r.m.Preview(t.Context(), r.again(web), r.store)
+	if told, _ := json.Marshal(p); err != nil || strings.Contains(string(told), short) {
+		t.Errorf("%v: preview %s", err, told)
+	}
+}
+
 // TestFieldsDoNotTellTheValuesOfTheirKeys: a list is keyed by what a binding reads, and a field in it drifts, is corrected, or is somebody else's.
 func TestFieldsDoNotTellTheValuesOfTheirKeys(t *testing.T) {
 	r := newRig(t)

@@ -119,7 +119,7 @@ func (p *preview) valueOf(ctx context.Context, s *source) (value string, hides b
 	if value, err = s.value(object); err != nil {
 		return "", false, err
 	}
-	return value, s.hides(object, value), nil
+	return value, s.hides(p.m, object, value), nil
 }
 
 // awaits says what becomes of an object that refers to a binding without a value: what the module brings itself may give it one.
