@@ -59,6 +59,37 @@ func TestRefusedDeleteDoesNotTellACarriedSecret(t *testing.T) {
 	}
 }
 
+// TestRefusedRescueDoesNotTellACarriedSecret: an owner is dropped whose object is to stay, and the API server repeats the object as it refuses to have the
+// owner taken from it.
+func TestRefusedRescueDoesNotTellACarriedSecret(t *testing.T) {
+	r := newRig(t)
+	r.stop()
+	r.loud = true
+	r.start()
+	const carries = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: carrier, namespace: $NS}\ndata: {open: open-text, x: '{\"data\":{\"a\":\"canary-carried\"},\"kind\":\"Secret\"}'}"
+	s := r.bundle("shop", nil, carries, configMap("owner", "a: b"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.ownedBy("configmaps", "carrier", "owner")
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	r.clusterScoped("validatingadmissionpolicies", strings.NewReplacer("DELETE", "UPDATE", "secret.json", "x").Replace(blabbing))
+	r.clusterScoped("validatingadmissionpolicybindings", tattleBinding)
+	r.eventually("the policy refuses", func() bool {
+		_, err := r.res("v1", "configmaps", r.ns).Patch(context.Background(), "carrier", types.MergePatchType, []byte(`{"data":{"open":"b"}}`), v1.PatchOptions{DryRun: []string{v1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "refused")
+	})
+	next := r.bundle("shop", nil, carries)
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "refused", func(x fleet.SyncStatus) bool {
+		told, _ := json.Marshal(x)
+		return x.Generation == next.Generation && strings.Contains(string(told), "refused: open-text")
+	})
+	r.stop()
+	if strings.Contains(r.heard.String(), "canary-carried") {
+		t.Error("a status or a log line has the value")
+	}
+}
+
 // carryingRig has an object of the module shop into which somebody else has put a Secret as text, and hears what is told and logged.
 func carryingRig(t *testing.T) *rig {
 	r := newRig(t)

@@ -98,7 +98,7 @@ func (a *writer) rescale(ctx context.Context, before, made map[string]any) {
 		return a.w.m.client.Scale(ctx, a.resource, a.namespace, a.id.Name, uid, replicas, by)
 	})
 	if err != nil {
-		a.w.log.Warn("object was made again with the replicas that its module lists", "object", a.id.String(), "before", replicas, "set_by", by, "error", err)
+		a.w.log.Warn("object was made again with the replicas that its module lists", "object", a.id.String(), "before", replicas, "set_by", by, "error", a.explain(ctx, err))
 	}
 }
 

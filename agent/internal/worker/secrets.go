@@ -9,29 +9,33 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// explain turns an error about an object into a failure. What the API server says may repeat what it was given or has: no value of a Secret in the
-// desired object or in the live one is let through, also of one that somebody else has put there, nor is what is hidden of any other object.
+// explain turns an error about an object into a failure, without values.
 func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectID, desired *apply.Desired, hidden []string, err error) *apply.Failure {
+	return apply.Explain(id, w.worded(ctx, r, id, desired, hidden, err))
+}
+
+// worded is an error about an object without values. What the API server says may repeat what it was given or has: no value of a Secret in the
+// desired object or in the live one is let through, also of one that somebody else has put there, nor is what is hidden of any other object.
+func (w *worker) worded(ctx context.Context, r apply.Resource, id fleet.ObjectID, desired *apply.Desired, hidden []string, err error) error {
 	var known *apply.Failure
 	if errors.As(err, &known) {
 		return known
 	}
 	err = w.hidden(id).with(hidden).clean(err)
-	told := apply.Explain(id, err)
 	if !apply.Answered(err) || apply.NotAllowed(err) || r.Resource == "" {
-		return told
+		return err
 	}
 	var values apply.Hidden
 	if desired != nil {
 		object, unread := desired.Object()
 		if unread != nil {
-			return apply.Explain(id, apply.Withheld(err))
+			return apply.Withheld(err)
 		}
 		values = apply.HiddenOf(object)
 	}
 	secret := id.IsSecret() || values.Any()
-	if !secret && told.Unreached() { // what the server says while it is busy is of no object
-		return told
+	if !secret && apply.Explain(id, err).Unreached() { // what the server says while it is busy is of no object
+		return err
 	}
 	live, unread := w.m.client.Get(ctx, r, namespaceOf(r, id), id.Name)
 	switch {
@@ -39,14 +43,14 @@ func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectI
 		values = values.With(apply.HiddenOf(live))
 	case kube.IsGone(unread):
 	case !secret && unread.Error() == err.Error(): // what refuses to have it read says nothing of what it has
-		return told
+		return err
 	default:
-		return apply.Explain(id, apply.Withheld(err))
+		return apply.Withheld(err)
 	}
 	if !values.Any() {
-		return told
+		return err
 	}
-	return apply.Explain(id, values.Clean(err))
+	return values.Clean(err)
 }
 
 func (a *writer) explain(ctx context.Context, err error) *apply.Failure {

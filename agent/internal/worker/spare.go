@@ -417,11 +417,12 @@ func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above 
 	if kube.IsGone(err) {
 		return nil
 	}
-	if err == nil {
-		w.m.freed.note(r.UID, above, time.Now(), w.m.o.Recheck)
-		w.log.Info("object is kept from going with its owner", "object", r.ID.String(), "uid", r.UID, "owner", owner)
+	if err != nil {
+		return w.worded(ctx, at.Resource, r.ID, nil, nil, err)
 	}
-	return err
+	w.m.freed.note(r.UID, above, time.Now(), w.m.o.Recheck)
+	w.log.Info("object is kept from going with its owner", "object", r.ID.String(), "uid", r.UID, "owner", owner)
+	return nil
 }
 
 // withoutOwner is the JSON patch that takes an owner from exactly the version of an object that was seen; nil: it has no such one.
