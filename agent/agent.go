@@ -340,7 +340,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	if err != nil {
 		return err
 	}
-	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Meter: a.meter, Tracer: a.tracer, Marks: a.marks, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
+	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Meter: a.meter, Tracer: a.tracer, Marks: a.marks, Renewed: id.Renewed(), StateAgain: a.reach.Again(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
 		Conditions: a.conditions, Capabilities: capabilities, Worker: work, Get: get.get, Preview: func(ctx context.Context, x fleet.Sync, contents *desired.Borrowed) (fleet.Preview, error) {
 			return work.Preview(ctx, x, contents)
 		}, Events: work.Events, Logs: work.Logs, MayRead: a.policy.mayRead, SealingKey: values.PublicKey(), Secrets: secretsTo(work), ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,

@@ -49,6 +49,7 @@ type Options struct {
 type Monitor struct {
 	o     Options
 	signs chan struct{}
+	again chan struct{}
 
 	mu    sync.Mutex
 	heard time.Time // when the API server last did what it was asked
@@ -68,13 +69,16 @@ func New(o Options) *Monitor {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Monitor{o: o, signs: make(chan struct{}, 1), heard: time.Now()}
+	return &Monitor{o: o, signs: make(chan struct{}, 1), again: make(chan struct{}, 1), heard: time.Now()}
 }
 
 // Heard takes a sign of the API server: nil if it did what it was asked, else why not. It returns at once.
 func (m *Monitor) Heard(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err == nil && m.fault != nil {
+		dirty.Poke(m.again)
+	}
 	m.fault = err
 	if err == nil {
 		m.heard = time.Now()
@@ -83,6 +87,10 @@ func (m *Monitor) Heard(err error) {
 		m.signal()
 	}
 }
+
+// Again carries a signal when the API server does what it is asked after it did not, also where that was too short to count as not reached:
+// whoever waits to write to it again need not wait longer. There is one taker.
+func (m *Monitor) Again() <-chan struct{} { return m.again }
 
 // Reachable reports that the cluster is seen, or was a moment ago.
 func (m *Monitor) Reachable() bool {

@@ -189,3 +189,29 @@ func TestReasons(t *testing.T) {
 		}
 	}
 }
+
+// An outage that is too short to count as one ends: whoever waits to write again is told, and nobody is where nothing had failed.
+func TestEndOfAShortOutageIsTold(t *testing.T) {
+	run(t, func(w *world) {
+		told := func() bool {
+			select {
+			case <-w.Again():
+				return true
+			default:
+				return false
+			}
+		}
+		w.beats(8*time.Second, nil)
+		if told() {
+			t.Error("told without an outage")
+		}
+		w.beats(8*time.Second, errors.New("connection refused"))
+		if told() {
+			t.Error("told before its end")
+		}
+		w.beats(8*time.Second, nil)
+		if !w.Reachable() || !told() || told() {
+			t.Error("the end is not told once, or the cluster counted as not reached")
+		}
+	})
+}

@@ -42,3 +42,33 @@ func TestStateThatHangsKeepsNoSessionFromGoingOn(t *testing.T) {
 		}
 	})
 }
+
+// The API server that has the agent's state is away for a while: what the hub sent meanwhile is taken when it answers, and not when the tries,
+// which have become rare, come to it.
+func TestIndexIsTakenWhenTheStateCanBeWrittenAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		state, again := newState(), make(chan struct{}, 1)
+		a := start(t, h, state, func(o *Options) { o.StateAgain = again })
+		defer a.stop()
+		fails := func(err error) {
+			state.mu.Lock()
+			defer state.mu.Unlock()
+			state.fail = err
+		}
+		s := h.next()
+		s.welcome(1)
+		fails(fleet.Errorf(fleet.ErrUnavailable, "connection refused"))
+		s.index(index(h.sync("web", 5, "a")))
+		for ends := time.Now().Add(20 * time.Second); time.Now().Before(ends); {
+			s.beat()
+			<-time.After(time.Second)
+		}
+		fails(nil)
+		back := time.Now()
+		again <- struct{}{}
+		s.ack()
+		if took := time.Since(back); took > time.Second {
+			t.Errorf("the index is taken %s after the state can be written again", took)
+		}
+	})
+}

@@ -46,6 +46,8 @@ type Options struct {
 	Dial func(addr string) (*grpc.ClientConn, error)
 	// Renewed carries a signal when the connection should be made anew: with a new certificate, or because Prepare has something to do.
 	Renewed <-chan struct{}
+	// StateAgain carries a signal when the agent's state may be writable again after it was not; nil: nobody tells.
+	StateAgain <-chan struct{}
 	// TrustCAs takes the hub's CAs when they change.
 	TrustCAs func(ctx context.Context, ca [][]byte) error
 	Desired  *desired.Store

@@ -79,6 +79,10 @@ func (s *session) accept(ctx context.Context) {
 			continue
 		case <-s.offer:
 		case <-again:
+		case <-s.l.o.StateAgain:
+			if !failing {
+				continue
+			}
 		}
 		err := s.take(ctx)
 		if err == nil {
