@@ -271,12 +271,18 @@ func (d *decider) join(n *Newcomer) {
 	d.lookToApply(i, d.observed(i))
 }
 
-// catchUpFrom has members from an index on that have nothing of the module, and whose turn had not come, get what clusters get that join when the
-// rollout has ended.
+// catchUpFrom has members from an index on that have nothing of the module, and whose turn had not come, or who missed it by being away, get what
+// clusters get that join when the rollout has ended.
 func (d *decider) catchUpFrom(first int) {
 	for i := first; i < d.s.Len(d.p); i++ {
 		r, o := d.s.record(i), d.observed(i)
-		if r.in(whileToApply|whileDeferred) && !r.given() && r.flags&(flagLeave|flagPinned|flagLate) == 0 && o.Revision == 0 && !o.Lost {
+		if r.given() || r.flags&(flagLeave|flagPinned) != 0 || o.Revision != 0 || o.Lost {
+			continue
+		}
+		switch {
+		case isFailed(r):
+			d.turn(i, memberMissedAll, "", "")
+		case r.in(whileToApply|whileDeferred) && !r.has(flagLate):
 			d.turn(i, memberCatchesUp, "", "")
 		}
 	}

@@ -31,13 +31,12 @@ func (d *decider) startRollback(b Back) {
 		}
 	}
 	d.noteBrought(brought)
+	ofBack := func(g GateHead) bool { return g.Position == BeforeRollback }
+	d.s.Gates = slices.DeleteFunc(d.s.Gates, ofBack) // those of a way back that was aborted: this one asks its own, or none
 	if !b.Gates {
 		return
 	}
 	for i := range d.p.Stages {
-		if d.s.gateAt2(i, BeforeRollback) {
-			continue
-		}
 		d.s.Gates = append(d.s.Gates, gateHeads(i, BeforeRollback, d.p.Stages[i].Before)...)
 	}
 }
@@ -85,10 +84,6 @@ func (s *State) goesOnBack(p *Plan) bool {
 		}
 	}
 	return false
-}
-
-func (h *Head) gateAt2(stage int, pos Position) bool {
-	return slices.ContainsFunc(h.Gates, func(g GateHead) bool { return g.Stage == stage && g.Position == pos })
 }
 
 func (d *decider) goesBack(r *Record, b Back) bool { return d.p.goesBack(r, b) }

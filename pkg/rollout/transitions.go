@@ -33,6 +33,7 @@ const (
 	memberBackIdle       // the same, and its rollout was aborted
 	memberLeftAsIs       // the rollout is aborted before it was moved
 	memberCatchesUp      // the rollout is over before its turn, and it has nothing of the module
+	memberMissedAll      // the same, and it has failed by being away when its turn came
 	memberOn             // who was moved, and then stuck, goes on
 	memberSeen           // who was held, and let by, is held no more
 	// Clusters that leave, come back or are forgotten.
@@ -131,6 +132,7 @@ var transitions = [...]transition{
 	memberBackIdle:       {from: whileDeferred, to: ClusterToApply},
 	memberLeftAsIs:       {from: whileToApply | whileDeferred, to: stays, clear: flagLate},
 	memberCatchesUp:      {from: whileToApply | whileDeferred, to: stays, set: flagLate, clear: flagBaseline},
+	memberMissedAll:      {from: whileFailing, to: ClusterToApply, set: flagLate, clear: flagBaseline},
 	memberOn:             {from: whileDeferred, to: ClusterProgressing, set: flagLate},
 	memberSeen:           {from: whileDone | whileDeferred, to: stays, clear: flagLetBy},
 
