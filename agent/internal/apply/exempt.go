@@ -95,7 +95,9 @@ func (l Leaving) keep(listed, live map[string]any, noted map[string]any) (map[st
 	}
 	source := map[string]any{}
 	switch {
-	case l.Verb.Repeats() && !l.Exempt.Stays() && l.Record != nil && l.Record.Exempt != nil && len(l.Record.Exempt.Kept) > 0:
+	case l.Exempt.Updates && live == nil && l.Record.keptNothing():
+		return listed, nil // what it was nobody can tell, and an object without fields is none
+	case l.Verb.Repeats() && !l.Exempt.Stays() && !l.Record.keptNothing():
 		if err := utiljson.Unmarshal(l.Record.Exempt.Kept, &source); err != nil {
 			return nil, fmt.Errorf("what was kept of it: %w", err)
 		}
@@ -109,13 +111,16 @@ func (l Leaving) keep(listed, live map[string]any, noted map[string]any) (map[st
 	return out, nil
 }
 
+// keptNothing reports that nothing is kept of what the object was, or that it cannot be read any more.
+func (r *Record) keptNothing() bool { return r == nil || r.Exempt == nil || len(r.Exempt.Kept) == 0 }
+
 // Restored is what an object is made of again that is gone, because somebody deleted it or because it could not be changed in place:
 // with the values that it had. What a revision deleted, or is to make as a whole, is as the module says.
 func (d *Desired) Restored(l Leaving) (*Desired, error) {
 	if l.Exempt == nil || l.Record == nil || l.Record.Exempt == nil || l.Record.Exempt.Text != l.Exempt.Text {
 		return d, nil
 	}
-	if l.Record.Goes() || l.Exempt.Updates && l.Exempt.Drifts {
+	if l.Record.Goes() || l.Exempt.Stays() {
 		return d, nil
 	}
 	l.Verb = plan.Restore

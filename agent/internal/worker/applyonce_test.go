@@ -81,18 +81,20 @@ func TestApplyOnceOfAWholeObject(t *testing.T) {
 	config := labConfig(t)
 	for name, tc := range map[string]struct {
 		when            string
+		drift           string
 		edited, revised string
 		corrects        bool // what is deleted
 	}{
-		"always":    {fleet.OnceAlways, "edited", "edited", false},
-		"on drift":  {fleet.OnceOnDrift, "edited", "v2", false},
-		"on update": {fleet.OnceOnUpdate, "v1", "v1", true},
+		"always":                   {fleet.OnceAlways, "", "edited", "edited", false},
+		"on drift":                 {fleet.OnceOnDrift, "", "edited", "v2", false},
+		"on update":                {fleet.OnceOnUpdate, "", "v1", "v1", true},
+		"on update, drift: Report": {fleet.OnceOnUpdate, fleet.DriftReport, "edited", "edited", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRigOn(t, rest.CopyConfig(config))
 			policies := append(once(tc.when, fleet.OnceAll), fleet.Policy{})
-			policies[0].Match.Names = []string{"tuning"}
+			policies[0].Match.Names, policies[0].Drift = []string{"tuning"}, tc.drift
 			step := func(value, other string) fleet.Sync {
 				t.Helper()
 				return r.becomes(policies, configMap("tuning", "k: "+value), configMap("other", "k: "+other))
@@ -118,8 +120,12 @@ func TestApplyOnceOfAWholeObject(t *testing.T) {
 			if tc.corrects {
 				r.eventually("it is made again as it was", func() bool { return r.dataOf("tuning") == tc.revised })
 			} else {
+				told := fleet.DriftIgnored
+				if tc.drift == fleet.DriftReport {
+					told = fleet.DriftDrifted
+				}
 				r.wait("shop", "missing", func(x fleet.SyncStatus) bool {
-					return x.Generation == s.Generation && x.States[1].Health == fleet.HealthMissing && x.States[1].Drift == fleet.DriftIgnored
+					return x.Generation == s.Generation && x.States[1].Health == fleet.HealthMissing && x.States[1].Drift == told
 				})
 				seen()
 				r.is("tuning", "")
