@@ -130,10 +130,11 @@ var kindReason = map[string]string{GateApproval: ReasonApproval, GateWindow: Rea
 
 // gate opens a gate that is reached and looks at those that can be judged here; true if it lets pass.
 func (d *decider) gate(g *GateHead) bool {
-	if g.State == GateSuccessful {
+	spec := d.p.gateSpec(g)
+	again := g.Position == BeforeRollback && spec.Window != nil && g.Override == nil // on the way back, too, nothing new moves while it is closed
+	if g.State == GateSuccessful && !again {
 		return true
 	}
-	spec := d.p.gateSpec(g)
 	if g.State == GatePending {
 		d.gateState(g, GateRunning, "", "")
 		g.NextLook = d.now
