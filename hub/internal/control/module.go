@@ -72,16 +72,22 @@ func (c *Controller) endAborted(ctx context.Context, ref fleet.ModuleRef) error 
 		if number = rollouts.Unresolved(r, ref).GetRollout().GetNumber(); number == 0 {
 			return nil
 		}
-		for _, v := range rollouts.Verbs(r, ref, number) {
-			if v.Verb == rollout.VerbAbort {
-				word = &v
-			}
-		}
+		word = abortOf(r, ref, number)
 		return nil
 	}); err != nil || word == nil {
 		return err
 	}
 	return c.endWaiting(ctx, ref, []int64{number}, rollout.Module{Aborted: word})
+}
+
+// abortOf is the last word that ends a rollout; nil: there is none.
+func abortOf(r store.Reader, ref fleet.ModuleRef, number int64) (word *rollout.Verb) {
+	for _, v := range rollouts.Verbs(r, ref, number) {
+		if v.Verb == rollout.VerbAbort {
+			word = &v
+		}
+	}
+	return word
 }
 
 // endWaiting ends rollouts that wait for a revision, of which there may be more than a transaction takes: a source may take long, and

@@ -353,6 +353,10 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolve
 		if ro == nil || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) || rollouts.Queued(w, ref, ro) {
 			return nil // what came to be queued meanwhile takes what is there when its turn comes
 		}
+		w.Get(rollouts.NextVerb(w, ref, r.number))
+		if abortOf(w, ref, r.number) != nil {
+			return nil // it ends without a revision, and takes the place of no other rollout
+		}
 		if said := rollouts.Unheard(w, ref); said != "" && c.state(ref).awaitsSaid(said, o.now) {
 			return &saidError{said}
 		}
