@@ -275,10 +275,12 @@ func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, le
 	}
 }
 
-// trimRevisions drops old revisions. Those of a module that had the name before are trimBefore's.
+// trimRevisions drops old revisions, but for those that say where the module stands, and the one that a person takes the newest rollout back to, also
+// when that has ended: all between may have failed. Those of a module that had the name before are trimBefore's.
 func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, first int64, assigned map[int64]bool, puts map[string]proto.Message) {
 	keep := record.LedTo(r, ref)
-	keep[rollouts.Driven(r, ref).GetRollout().GetRevision()] = true
+	driven := rollouts.Driven(r, ref).GetRollout()
+	keep[driven.GetRevision()], keep[driven.GetFromRevision()] = true, true
 	var all []store.Entry
 	r.Scan(store.RevisionPrefix+ref.String()+"/", func(e store.Entry) bool {
 		if n, ok := store.SplitNumber(e.Key); !ok || n >= first {
@@ -327,9 +329,11 @@ func trimVerbs(r store.Reader, ref fleet.ModuleRef, first int64, now time.Time, 
 			kept[n] = true
 		}
 	}
-	r.Scan(store.RolloutPrefix+ref.String()+"/", func(e store.Entry) bool { keep(e.Key); return true })
-	for _, d := range r.Damaged(store.RolloutPrefix + ref.String() + "/") {
-		keep(d.Key)
+	for _, prefix := range []string{store.RolloutPrefix, store.StartPrefix} { // one that waits for its revision may be aborted
+		r.Scan(prefix+ref.String()+"/", func(e store.Entry) bool { keep(e.Key); return true })
+		for _, d := range r.Damaged(prefix + ref.String() + "/") {
+			keep(d.Key)
+		}
 	}
 	store.Scan(r, store.VerbPrefix+ref.String()+"/", func(v *storev1.VerbRecord, e store.Entry) bool {
 		n, ok := store.SplitNumber(e.Key)

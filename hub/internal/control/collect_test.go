@@ -76,6 +76,35 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 	})
 }
 
+// Many puts failed, or were superseded, between two revisions that succeeded: the one that a person takes the newest rollout back to is kept, as well
+// where all but one are to go.
+func TestTrimKeepsTheRevisionToGoBackTo(t *testing.T) {
+	for _, limit := range []int32{1, 0} {
+		l := newLeader(t)
+		l.put(func(w store.Writer) {
+			m := moduleRecord()
+			m.Module.Spec.Rollout = &towlinev1.RolloutStrategy{RevisionHistoryLimit: limit}
+			w.Put(store.ModuleKey(shop), m)
+			for n := int64(1); n <= 16; n++ {
+				state := rollout.Superseded
+				if n == 2 || n == 16 {
+					state = rollout.Succeeded
+				}
+				ro := rolloutRecord(n, string(state))
+				ro.Rollout.Revision, ro.Rollout.FromRevision = n, min(n-1, 2)
+				w.Put(store.RolloutKey(shop, n), ro)
+				w.Put(store.RevisionKey(shop, n), &storev1.RevisionRecord{Revision: &towlinev1.Revision{Number: n}})
+			}
+		})
+		l.must(l.trim(t.Context()))
+		l.read(func(r store.Reader) {
+			if record.Revision(r, shop, 1) != nil || record.Revision(r, shop, 2) == nil || record.Revision(r, shop, 16) == nil {
+				t.Errorf("limit %d: r1 is to go, and r2 and r16 are to stay", limit)
+			}
+		})
+	}
+}
+
 // A cluster could not have the revision of a rollout of which nothing is kept any more. What a person said of that rollout is not known, and what
 // it rolled out is no more where the module is going: the cluster is not given it. What the module stands at it is given.
 func TestWhatARolloutThatIsNotKeptBroughtIsNotGiven(t *testing.T) {
@@ -216,7 +245,9 @@ func TestRequestsOutliveTheirRollouts(t *testing.T) {
 		for n := int64(3); n <= 40; n++ {
 			w.Put(store.RolloutKey(shop, n), rolloutRecord(n, string(rollout.Failed)))
 		}
-		for _, n := range []int64{1, 3, 40} { // of a module of before, of a rollout that is dropped, of one that is kept
+		w.Put(store.StartKey(shop, 41), rolloutRecord(41, string(rollout.Pending)))
+		w.Put(store.VerbKey(shop, 41, 1), &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{Verb: rollout.VerbAbort, At: day(0)}}) // not heard yet
+		for _, n := range []int64{1, 3, 40} {                                                                                    // of a module of before, of a rollout that is dropped, of one that is kept
 			w.Put(store.VerbKey(shop, n, 1), &storev1.VerbRecord{RequestId: "new", Verb: &towlinev1.VerbRecord{At: day(6)}})
 			w.Put(store.VerbKey(shop, n, 2), &storev1.VerbRecord{RequestId: "old", Verb: &towlinev1.VerbRecord{At: day(8)}})
 			w.Put(store.VerbKey(shop, n, 3), &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{At: day(0)}})
@@ -230,7 +261,7 @@ func TestRequestsOutliveTheirRollouts(t *testing.T) {
 				left = append(left, e.Key)
 				return true
 			})
-			want := []string{store.VerbKey(shop, 1, 1), store.VerbKey(shop, 3, 1), store.VerbKey(shop, 40, 1), store.VerbKey(shop, 40, 2), store.VerbKey(shop, 40, 3)}
+			want := []string{store.VerbKey(shop, 1, 1), store.VerbKey(shop, 3, 1), store.VerbKey(shop, 40, 1), store.VerbKey(shop, 40, 2), store.VerbKey(shop, 40, 3), store.VerbKey(shop, 41, 1)}
 			if !slices.Equal(left, want) {
 				t.Errorf("left %q, want %q", left, want)
 			}

@@ -65,12 +65,14 @@ func taken(old *storev1.Authorities, ca *CA, adopt bool, now time.Time) (*storev
 	switch {
 	case at >= 0 && all[at].GetRetired() == nil:
 		return old, nil
+	case at < 0 && succeeds(all, ca):
+		// The CA after a rotation, also where the flag was forgotten among the arguments: nobody has to join again for it.
 	case adopt:
 		return &storev1.Authorities{Authorities: []*storev1.Authority{mine}}, nil
 	case at >= 0:
 		return nil, fleet.Errorf(fleet.ErrPrecondition, "the CA in --ca-dir took its leave from this store on %s: put ca.crt and ca.key of the CA after it there (SHA-256 of the public key: %x)",
 			all[at].GetRetired().AsTime().Format(time.DateOnly), pinOf(all[len(all)-1]))
-	case !succeeds(all, ca):
+	default:
 		return nil, fleet.Errorf(fleet.ErrPrecondition, "the store belongs to the CA %x, and the one in --ca-dir is %x (SHA-256 of the public key): every agent and every client would be refused. "+
 			"Put ca.crt and ca.key of that store there; or, if all are to join again with the new one, start once with --adopt-ca", pinOf(all[len(all)-1]), ca.Pin())
 	}

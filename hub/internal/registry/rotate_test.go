@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -335,6 +336,24 @@ func TestCAThatIsNotOfTheStore(t *testing.T) {
 	}
 	if err := w.comes(other.ca, true); err != nil {
 		t.Errorf("to begin anew: %v", err)
+	}
+}
+
+// The flag that was once needed to begin anew stays among the hub's arguments, and the CA is rotated: no agent has to join again for that.
+func TestRotationUnderAdoptCA(t *testing.T) {
+	w := newWorld(t).restartedFirst()
+	if _, err := registry.RotateCA(w.dir, w.clock.time); err != nil {
+		t.Fatal(err)
+	}
+	next, err := registry.OpenCA(w.dir, w.clock.time)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.comes(next, true); err != nil {
+		t.Fatal(err)
+	}
+	if states := w.states(); len(states) != 2 || slices.Contains(states, "retired") {
+		t.Errorf("the store trusts %q, want the CA of before, too", states)
 	}
 }
 

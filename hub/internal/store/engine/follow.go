@@ -17,7 +17,7 @@ func (e *Engine) fill(ctx context.Context) error {
 		return err
 	}
 	if before := e.model.snapshot(); rev < before.revision || another(before, kvs) {
-		return e.abandon(fleet.Errorf(fleet.ErrPrecondition, "store went back from revision %d to %d: another one, or an older copy, is served; start again",
+		return e.abandon(fleet.Errorf(fleet.ErrPrecondition, "store went back from revision %d to %d: another one, or an older copy, is served; if it was restored, mark it before a hub starts again: towline-hub restore --etcd-endpoints",
 			before.revision, rev))
 	}
 	e.model.replace(kvs, rev)
