@@ -151,3 +151,45 @@ func TestDefaultsAreNotWrittenWithoutAState(t *testing.T) {
 		})
 	}
 }
+
+// TestValuesLostBeforeAnUpgradeAreNotTheirDefaults: an agent of before lost its state, found its objects, and notes no more than that values were
+// lost. The one that follows it puts no default into them either.
+func TestValuesLostBeforeAnUpgradeAreNotTheirDefaults(t *testing.T) {
+	for _, of := range []fleet.ModuleRef{{Project: "default", Name: "shop"}, {}} { // a module that was found, and all while the search went on
+		t.Run(of.String(), func(t *testing.T) {
+			r := newRig(t)
+			guest := "guest"
+			pw := fleet.LateBinding{Name: "PW", Secret: &fleet.SecretKey{Name: "db", Key: "password"}, Default: &guest}
+			r.sends(map[string]map[string]string{"db": {"password": "real"}})
+			s := r.binding(r.bundle("shop", nil, secret("uses", `stringData: {pw: "${PW}"}`)), pw)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.loseState()
+			r.absent()
+			r.set([]fleet.Sync{s})
+			r.stays("shop", "secret db is not there; whether it had a value cannot be told", "real")
+			for ref := range map[fleet.ModuleRef]bool{s.Module: true, {}: true} { // as an agent of before noted it
+				r.m.lasts.retain(ref, func(key string) bool { return key != foundKey && key != lostKey })
+			}
+			r.m.lasts.put(s.Module, lostKey, lastValue{})
+			r.m.lasts.put(of, lostKey, lastValue{})
+			if err := r.m.lasts.save(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.stop()
+			clear(r.statuses)
+			r.start()
+			r.absent()
+			r.m.Set(r.current, nil)
+			x := r.wait("shop", "is judged anew", func(x fleet.SyncStatus) bool { return x.Ready || strings.Contains(x.Message, "cannot be told") })
+			if got := r.secretData("uses")["pw"]; got != "real" {
+				t.Errorf("the password is %q now: %+v", got, x)
+			}
+			r.sends(map[string]map[string]string{"db": {"password": "newer"}})
+			r.ready(s)
+			if got := r.secretData("uses")["pw"]; got != "newer" {
+				t.Errorf("set anew: %q", got)
+			}
+		})
+	}
+}

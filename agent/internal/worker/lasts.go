@@ -71,7 +71,19 @@ func (l *lasts) load(ctx context.Context, v *vault.Vault, state State, log *slog
 		log.Warn("the last values of bindings cannot be read; those have none whose source is gone", "error", err)
 		l.of, l.lost = nil, true
 	}
+	l.tellApart()
 	return nil
+}
+
+// tellApart has what an agent of before noted say what it said then: it had one key for values that were lost and for objects that were found, or may
+// be. l.mu is held.
+func (l *lasts) tellApart() {
+	for _, kept := range l.of {
+		if _, lost := kept[lostKey]; lost {
+			kept[foundKey] = lastValue{}
+		}
+	}
+	delete(l.of[fleet.ModuleRef{}.String()], lostKey) // which is of modules alone
 }
 
 // begin notes modules that have objects, if what was kept could not be read or is not there: bindings of theirs may have had values that are not
