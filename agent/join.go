@@ -65,8 +65,8 @@ func belongsTo(id *identity.Identity, held desired.Held) string {
 }
 
 // join redeems the join token of an agent that belongs to no hub yet, or that had left, however long the hub is away. A
-// token that the hub refuses ends it: only a person can help. Any other agent redeems a new token on the way (rejoin, prepare),
-// and keeps the cluster correct meanwhile, also where its identity is lost.
+// token that the hub refuses ends it: only a person can help; who was told to leave goes on with that. Any other agent redeems a new token on the way
+// (rejoin, prepare), and keeps the cluster correct meanwhile, also where its identity is lost.
 func (a *Agent) join(ctx context.Context, id *identity.Identity, held desired.Held) error {
 	hub := belongsTo(id, held)
 	if hub != "" && held.Leaving.Objects == "" {
@@ -85,6 +85,10 @@ func (a *Agent) join(ctx context.Context, id *identity.Identity, held desired.He
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if !transient(err) && hub != "" {
+			a.o.Log.Warn("the join token is of no use; leaving goes on as was ordered", "error", err)
+			return nil
 		}
 		if !transient(err) {
 			return err

@@ -77,3 +77,39 @@ func TestAgentGoesOnWithoutItsIdentity(t *testing.T) {
 		})
 	}
 }
+
+// TestAgentWithoutItsIdentityLeaves: a cluster is to leave, its agent has begun to delete what it has, and starts anew with an identity that is damaged and the
+// join token that it came with, which no hub takes again. It deletes all that it was told to, and goes on running.
+func TestAgentWithoutItsIdentityLeaves(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, dir, nil)
+		w.judge.wish(func(x *wish) { x.modules["one"] = want{number: 1, letters: "ab"} })
+		_ = w.put("one", want{number: 1, letters: "ab"}, "", false)
+		w.rests()
+		const cluster = "east"
+		b := w.boxes[cluster]
+		b.deny(true)
+		w.leave(cluster, false)
+		pause(time.Minute)
+		b.kill("to lose its identity")
+		<-b.process().ended
+		b.damagesIdentity(false)
+		b.deny(false)
+		b.again()
+		pause(10 * time.Minute)
+		for _, name := range []string{"a", "b"} {
+			if b.server.Get("configmaps", "default", name) != nil {
+				t.Errorf("%s is there", name)
+			}
+		}
+		select {
+		case <-b.process().ended:
+			t.Error("the agent has ended by itself")
+		default:
+		}
+		for _, f := range w.judge.found {
+			t.Error(f)
+		}
+	})
+}
