@@ -122,6 +122,8 @@ func (a *Agent) prepare(ctx context.Context, id *identity.Identity) error {
 		return fmt.Errorf("joined hub %s: %w", id.HubID(), session.ErrRestart)
 	case err != nil && terr != nil:
 		return err
+	case err != nil && id.MayHaveJoined():
+		return fleet.Errorf(fleet.ErrUnavailable, "the hub may have taken the join token, and is asked again: %v", err)
 	case err != nil && err.Error() != a.unredeemed:
 		a.unredeemed = err.Error()
 		a.o.Log.Warn("the join token is not redeemed yet; going on with the identity that is stored", "error", err)

@@ -159,3 +159,55 @@ func TestAgentThatCannotRedeemItsTokenStaysConnected(t *testing.T) {
 		}
 	})
 }
+
+// TestAnswerToAJoinIsLost: an agent that is welcome gets a new join token, the hub redeems it, which ends the identity that the agent has, and the answer
+// does not arrive; or it does, and the agent cannot write its state just then. The agent comes with the new identity and not with the other one, by
+// which it would be refused: it keeps its cluster, and the hub tells nobody to stop it.
+func TestAnswerToAJoinIsLost(t *testing.T) {
+	const cluster = "east"
+	for name, loses := range map[string]func(w *world){
+		"lost": func(w *world) { w.net.Cut(cluster, agentsAddress) },
+		"not saved": func(w *world) {
+			w.boxes[cluster].fill(true)
+			pause(10 * time.Second)
+			w.boxes[cluster].fill(false)
+		},
+	} {
+		dir := t.TempDir()
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, dir, nil)
+				w.judge.wish(func(x *wish) { x.modules["one"] = want{number: 1, letters: "ab"} })
+				_ = w.put("one", want{number: 1, letters: "ab"}, "", false)
+				w.rests()
+				back := Link{From: agentsAddress, To: cluster}
+				w.net.Set(back, Condition{Delay: 2 * time.Second}) // so that the answer is under way when the token is seen as used
+				w.issue(cluster, true)
+				for n := 0; w.unused() > 0; n++ {
+					if n > 600 {
+						t.Fatal("the token is not redeemed")
+					}
+					pause(100 * time.Millisecond)
+				}
+				loses(w)
+				w.net.Set(back, Condition{})
+				w.boxes[cluster].server.Drop("configmaps", "default", "a")
+				pause(15 * time.Second)
+				if w.boxes[cluster].server.Get("configmaps", "default", "a") == nil {
+					t.Error("what somebody deleted is not there again")
+				}
+				pause(2 * time.Minute)
+				w.asks("get", func(ctx context.Context) error {
+					got, err := w.Clusters.GetCluster(ctx, &towlinev1.GetClusterRequest{Name: cluster})
+					if s := got.GetCluster().GetStatus(); err == nil && (s.GetAttention().GetCode() != "" || s.GetState() != string(fleet.ClusterReady)) {
+						t.Errorf("the cluster is %s, and says %v", s.GetState(), s.GetAttention())
+					}
+					return err
+				})
+				for _, f := range w.judge.found {
+					t.Error(f)
+				}
+			})
+		})
+	}
+}

@@ -65,6 +65,7 @@ func (i *Identity) enroll(ctx context.Context, token jointoken.Token) error {
 		return c.Enroll(ctx, &agentv1.EnrollRequest{Token: token.String(), Csr: csr, ClusterUid: i.o.ClusterUID, AgentVersion: i.o.Version})
 	})
 	if err != nil {
+		i.heard(err)
 		return err
 	}
 	if _, err := rpc.PinnedCAs(answer.GetCa(), token.CAPin); err != nil {
@@ -95,6 +96,27 @@ func (i *Identity) pinned(token jointoken.Token) *tls.Config {
 		return err
 	}
 	return config
+}
+
+// heard notes that the hub has not redeemed the token, if that is what it answers.
+func (i *Identity) heard(err error) {
+	if rpc.Unanswered(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.sent = false
+}
+
+// MayHaveJoined reports that the hub may have redeemed the join token, as its answer was lost, or could not be saved. The identity that the agent has
+// is not to be shown then: it may have ended with that, and who shows it is taken for a copy.
+func (i *Identity) MayHaveJoined() bool {
+	if !i.NeedsEnroll() {
+		return false
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.sent
 }
 
 // joins reports that a join token waits to be redeemed, which the hub that answers may do, or may have done.

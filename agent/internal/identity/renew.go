@@ -67,15 +67,15 @@ func (i *Identity) Run(ctx context.Context) error {
 	}
 }
 
-// turn asks for the next certificate. One that has ended while a join token waits to be redeemed is not renewed: the token brings another. Nor
-// is one asked for that the hub renews no more.
+// turn asks for the next certificate. One that has ended while a join token waits to be redeemed is not renewed: the token brings another, and may have
+// ended one that has not. Nor is one asked for that the hub renews no more.
 func (i *Identity) turn(ctx context.Context) error {
 	if err := i.asking.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("identity: the hub is being asked already: %w", err)
 	}
 	defer i.asking.Release(1)
 	switch {
-	case !i.ended():
+	case !i.ended() && !i.MayHaveJoined():
 		return i.Renew(ctx)
 	case i.joins():
 		return fleet.Errorf(fleet.ErrUnavailable, "identity: the agent joins anew")
