@@ -131,18 +131,23 @@ func (a *Agent) prepare(ctx context.Context, id *identity.Identity) error {
 	return nil
 }
 
+// asksStrangers is how often a connection is made anew for a join token while who answers is not the hub that made it: of several hubs another one may be.
+const asksStrangers = 8
+
 // rejoin has the connection made anew when a join token is to be redeemed, which is done before a dial (prepare), and again until the hub
-// has answered.
+// has answered. One that nobody there has made is left to the next connection in the end.
 func (a *Agent) rejoin(ctx context.Context, id *identity.Identity) error {
 	tries := backoff.New(backoff.Policy{Min: tokenEvery, Max: 5 * time.Minute}, rand.Float64)
 	var due time.Time
+	asked := 0
 	for backoff.Wait(ctx, tokenEvery) == nil {
 		if a.offer(ctx, id) {
 			tries.Reset()
-			due = time.Time{}
+			due, asked = time.Time{}, 0
 		}
-		if id.NeedsEnroll() && !time.Now().Before(due) {
+		if asks := id.Joins() || id.NeedsEnroll() && asked < asksStrangers; asks && !time.Now().Before(due) {
 			due = time.Now().Add(tries.Next())
+			asked++
 			id.Rejoin()
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc/jointoken"
 )
 
 // asks calls the hub, which answers.
@@ -210,4 +211,39 @@ func TestAnswerToAJoinIsLost(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTokenOfAnotherHubLeavesTheSession: somebody puts a join token that another hub made where an agent runs that is welcome, as one that is kept with its
+// manifests. It is tried some times, and then the session is left alone. The next token, of the right hub, is redeemed as any.
+func TestTokenOfAnotherHubLeavesTheSession(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, dir, nil)
+		const cluster = "east"
+		epoch := func() (epoch uint64) {
+			w.asks("get", func(ctx context.Context) error {
+				got, err := w.Clusters.GetCluster(ctx, &towlinev1.GetClusterRequest{Name: cluster})
+				epoch = got.GetCluster().GetStatus().GetEpoch()
+				return err
+			})
+			return epoch
+		}
+		pause(time.Minute)
+		first := epoch()
+		w.boxes[cluster].putToken(jointoken.New(cluster, [32]byte{1}).String())
+		pause(time.Hour)
+		tried := epoch()
+		pause(2 * time.Hour)
+		if got := epoch(); tried == first || got != tried {
+			t.Errorf("the epoch was %d, is %d after an hour, and %d after another two", first, tried, got)
+		}
+		w.issue(cluster, true)
+		pause(3 * time.Minute)
+		if state, unused := w.stateOf(cluster), w.unused(); state != string(fleet.ClusterReady) || unused > 0 {
+			t.Errorf("the cluster is %s, and %d tokens are unused", state, unused)
+		}
+		for _, f := range w.judge.found {
+			t.Error(f)
+		}
+	})
 }

@@ -119,8 +119,8 @@ func (i *Identity) MayHaveJoined() bool {
 	return i.sent
 }
 
-// joins reports that a join token waits to be redeemed, which the hub that answers may do, or may have done.
-func (i *Identity) joins() bool {
+// Joins reports that a join token waits to be redeemed, which the hub that answers may do, or may have done.
+func (i *Identity) Joins() bool {
 	if !i.NeedsEnroll() {
 		return false
 	}

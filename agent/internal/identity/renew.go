@@ -77,7 +77,7 @@ func (i *Identity) turn(ctx context.Context) error {
 	switch {
 	case !i.ended() && !i.MayHaveJoined():
 		return i.Renew(ctx)
-	case i.joins():
+	case i.Joins():
 		return fleet.Errorf(fleet.ErrUnavailable, "identity: the agent joins anew")
 	}
 	if _, err := i.TLS(); !errors.Is(err, fleet.ErrUnavailable) {
