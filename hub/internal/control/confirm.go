@@ -97,29 +97,36 @@ func lapses(t record.Tracked, heirs []*agentv1.Heir, taken func(fleet.ObjectID) 
 	})
 }
 
-// unsaid reports that an agent waited with a list when it told last, and has not told yet what it waits with now that its sync has another
-// generation of the same bundle. What it was asked stands meanwhile, with a person's answer: that counts if the list is the same, and ends with
-// the question if it is not. Of a list that is cut nobody could tell whether it is the same.
+// unsaid reports that nobody can tell now whether an agent still waits with what it was asked about last: its sync has another generation of the
+// same bundle, of which it has not told yet, or it has just started and has not looked yet at what goes. The question stands meanwhile, with a
+// person's answer: that counts if the list is the same, and ends with the question if it is not.
 func unsaid(t record.Tracked) bool {
 	o, s := t.Input.Observed, t.Desired.GetSync()
-	if o == nil || s == nil || t.Tracker.Current || t.Input.Regressed || s.GetPruneConfirmed() {
+	if o == nil || s == nil || t.Input.Regressed || s.GetPruneConfirmed() {
 		return false
 	}
-	if o.Waiting() == 0 || o.Phase == fleet.PhaseStray || o.Bundle != record.Digest(s.GetBundle()) {
-		return false
+	if t.Tracker.Current {
+		t.ListExtras()
+		return o.Waiting() == 0 && slices.ContainsFunc(t.Input.Observed.Extras, func(x fleet.ExtraObject) bool { return x.Reason == plan.ReasonAwaitingApply })
 	}
-	t.ListExtras()
-	return o.Waiting() == len(t.Input.Observed.Held())
+	return o.Waiting() > 0 && o.Phase != fleet.PhaseStray && o.Bundle == record.Digest(s.GetBundle())
 }
 
 // putHolds brings the Confirm holds of the clusters that were looked at in line with what their agents wait for, but for those that have not
-// said it yet.
+// said it yet. Of a list that is cut nobody could tell whether the next one is the same: it ends at once.
 func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord, dirty map[fleet.ClusterName]struct{}, all bool, unsaid map[fleet.ClusterName]bool) error {
 	return c.alignHolds(ctx, ref, want, func(h *storev1.HoldRecord) bool {
 		cluster := h.GetHold().GetCluster()
 		_, looked := dirty[fleet.ClusterName(cluster)]
-		return cluster != "" && (looked || all) && !unsaid[fleet.ClusterName(cluster)]
+		return cluster != "" && (looked || all) && (!unsaid[fleet.ClusterName(cluster)] || isCut(h.GetHold()))
 	})
+}
+
+// isCut reports that what a question lists is not all that it is about.
+func isCut(h *towlinev1.Hold) bool {
+	items := h.GetItems()
+	n := len(items)
+	return n > 0 && slices.Equal(items, fleet.AndMore(slices.Clip(items[:n-1]), int(h.GetCount())))
 }
 
 // holdRecords are the holds that a decision asks for.

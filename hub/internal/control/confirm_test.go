@@ -10,6 +10,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -101,11 +102,25 @@ func TestQuestionSaysHowManyItemsItHas(t *testing.T) {
 
 // cutList has the agent of a cluster say that it waits with more than it lists.
 func (l *leader) cutList(c fleet.ClusterName, count int) {
+	l.amendStatus(c, func(st *fleet.SyncStatus) { st.HeldCount, st.ExtraCount = count, count })
+}
+
+// starts has what the agent of a cluster waits with be what it has when it has just started, and has not looked yet at what goes.
+func (l *leader) starts(c fleet.ClusterName) {
+	l.amendStatus(c, func(st *fleet.SyncStatus) {
+		for i := range st.Extras {
+			st.Extras[i].Held, st.Extras[i].Reason = false, plan.ReasonAwaitingApply
+		}
+		st.HeldCount = 0
+	})
+}
+
+func (l *leader) amendStatus(c fleet.ClusterName, amend func(*fleet.SyncStatus)) {
 	l.put(func(w store.Writer) {
 		o, _, _ := store.Get[*storev1.ObservedRecord](w, store.ObservedKey(c, shop))
 		st, err := wire.SyncStatusFromProto(o.GetStatus())
 		l.must(err)
-		st.HeldCount, st.ExtraCount = count, count
+		amend(&st)
 		w.Put(store.ObservedKey(c, shop), &storev1.ObservedRecord{Status: wire.SyncStatusToProto(st)})
 	})
 }

@@ -348,6 +348,64 @@ func TestConfirmOfACutListEndsWithItsGeneration(t *testing.T) {
 	}
 }
 
+// An agent that has just started looks at what goes when all else is applied. Until then it waits with nothing, and what it was asked before stands,
+// with a person's answer: that counts if it waits with the same list again.
+func TestConfirmOutlivesAnAgentThatStarts(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		answered bool
+		waits    []string
+		cut      int
+		counts   bool
+	}{
+		{"with the same list", true, []string{"n"}, 0, true},
+		{"unanswered", false, []string{"n"}, 0, false},
+		{"with more", true, []string{"m", "n"}, 0, false},
+		{"with a list that is cut", true, []string{"n"}, 40, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l, look := newAssigned(t)
+			report := func(held bool, names ...string) {
+				if l.waitsWith("a", names...); tt.cut > 0 && held {
+					l.cutList("a", tt.cut)
+				}
+				if !held {
+					l.starts("a")
+				}
+				look()
+			}
+			report(true, "n")
+			first := l.asked()
+			if len(first) != 1 {
+				t.Fatalf("asked %v", first)
+			}
+			if tt.answered {
+				l.put(func(w store.Writer) {
+					w.Put(store.ConfirmPrefix+first[0].GetId(), &storev1.ConfirmRecord{Digest: first[0].GetDigest()})
+				})
+			}
+			report(false, tt.waits...)
+			if asked := l.asked(); (tt.cut == 0) != (len(asked) == 1 && asked[0].GetId() == first[0].GetId()) {
+				t.Errorf("asked %v before the agent has looked", asked)
+			}
+			if l.desired("a").GetSync().GetPruneConfirmed() {
+				t.Error("confirmed before the agent has looked")
+			}
+			report(true, tt.waits...)
+			asked := l.asked()
+			if got := l.desired("a").GetSync().GetPruneConfirmed(); got != tt.counts {
+				t.Errorf("counts: %t; asked %v", got, asked)
+			}
+			if !tt.counts && len(asked) != 1 {
+				t.Errorf("asked %v", asked)
+			}
+			if !tt.answered && asked[0].GetId() != first[0].GetId() {
+				t.Errorf("asked %v, before %v", asked, first)
+			}
+		})
+	}
+}
+
 // newAssigned is a leader whose module is assigned to cluster a; look has it looked at again.
 func newAssigned(t *testing.T) (l *leader, look func()) {
 	l = newLeader(t)
