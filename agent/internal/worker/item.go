@@ -270,10 +270,16 @@ func (w *worker) jobs(now time.Time) []*item {
 		it.waiting = false
 		out = append(out, it)
 	}
-	if !slices.ContainsFunc(w.items, func(it *item) bool { return it.renewed }) {
+	if !slices.ContainsFunc(w.items, w.unlooked) {
 		w.m.inventory.Listed(w.ref, w.listing())
 	}
 	return out
+}
+
+// unlooked reports that nobody knows yet whether an object is there that a new revision lists. Of what the module does not write, and of a kind
+// that nobody watches, nobody would ever: it may not keep the others from being noted as looked at.
+func (w *worker) unlooked(it *item) bool {
+	return it.renewed && !it.twin && w.protected[it.ordinal] == "" && w.m.watcher.Blind(it.resource) == nil
 }
 
 // taking reports that the object was to be deleted to be made again, and was not yet.

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -322,4 +324,55 @@ func TestRevisionMakesWhatWasDeletedThoughItFails(t *testing.T) {
 			r.is("tuning", "")
 		})
 	}
+}
+
+// TestWhatIsLeftDeletedStaysSoBesideWhatNobodyWatches: the agent may not list one kind of a module's, and a revision has come since it started. What somebody
+// deletes then is left so, also by an agent that starts anew: the revision was there before.
+func TestWhatIsLeftDeletedStaysSoBesideWhatNobodyWatches(t *testing.T) {
+	r := newRig(t)
+	blind := func() {
+		r.restart(func(o *Options) { o.blindAfter = 100 * time.Millisecond })
+		r.count.upset(func(q *http.Request) error {
+			if q.Method == http.MethodGet && q.URL.Path == "/api/v1/secrets" {
+				return errors.New("forbidden by a test")
+			}
+			return nil
+		})
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		clear(r.statuses)
+	}
+	sync := func(revision int64) fleet.Sync {
+		s := r.bundle("shop", []fleet.Policy{{Drift: fleet.DriftReport}}, configMap("tuning", "k: v"), secret("s", fmt.Sprintf("stringData: {k: 'v%d'}", revision)))
+		s.Revision = revision
+		return s
+	}
+	becomes := func(s fleet.Sync) {
+		t.Helper()
+		r.set([]fleet.Sync{s})
+		r.eventually("the revision is there", func() bool { return r.secretData("s")["k"] == fmt.Sprintf("v%d", s.Revision) })
+		r.wait("shop", "what it is blind to is told", func(x fleet.SyncStatus) bool {
+			return x.Generation == s.Generation && x.States[0].Health == fleet.HealthHealthy && slices.ContainsFunc(x.Exceptions, func(e fleet.ObjectException) bool { return e.Reason == "NotWatched" })
+		})
+	}
+	blind()
+	becomes(sync(1))
+	becomes(sync(2))
+	r.delete("v1", "configmaps", "tuning")
+	r.wait("shop", "missing", func(x fleet.SyncStatus) bool { return x.States[0].LeftMissing() })
+	for range 2 {
+		blind()
+		r.m.Set(r.current, nil)
+		x := r.wait("shop", "judged", func(x fleet.SyncStatus) bool {
+			return x.States[0].LeftMissing() || x.States[0].Health == fleet.HealthHealthy
+		})
+		if r.is("tuning", ""); !x.States[0].LeftMissing() {
+			t.Errorf("it is %+v", x.States[0])
+		}
+	}
+	r.count.upset(nil)
+	last := sync(3)
+	r.set([]fleet.Sync{last})
+	r.ready(last)
+	r.is("tuning", "v")
 }
