@@ -101,7 +101,7 @@ type Agent struct {
 	refusals        apply.Refusals // of lists of Leases
 }
 
-// New checks the options and reads the files that they name.
+// New checks the options and reads the files that they name. A join token that cannot be read ends only an agent that has not joined (join).
 func New(o Options) (*Agent, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -129,9 +129,7 @@ func New(o Options) (*Agent, error) {
 			return nil, err
 		}
 	}
-	if err := a.token.read(); err != nil {
-		return nil, err
-	}
+	a.token.given()
 	return a, nil
 }
 

@@ -14,6 +14,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"towline.dev/towline/agent/internal/desired"
+	"towline.dev/towline/agent/internal/identity"
 	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -47,7 +49,6 @@ func TestCommandSaysWhatIsMissing(t *testing.T) {
 		"two tokens":      {[]string{"run", "--hub", "hub:1", "--join-token", "a", "--join-token-file", "b"}, "not both"},
 		"no kubeconfig":   {[]string{"run", "--hub", "hub:1", "--kubeconfig", "/nowhere"}, "--kubeconfig: stat /nowhere"},
 		"nothing at all":  {[]string{"run", "--hub", "hub:1"}, "--kubeconfig: is required"},
-		"empty token":     {[]string{"run", "--hub", "hub:1", "--kubeconfig", kubeconfig, "--join-token-file", empty}, "is empty"},
 		"state is a file": {[]string{"run", "--hub", "hub:1", "--kubeconfig", kubeconfig, "--state-dir", empty}, "state directory"},
 		"unknown flag":    {[]string{"run", "--hubb", "x"}, "unknown flag"},
 		"an argument":     {[]string{"run", "x"}, "unknown command"},
@@ -98,6 +99,30 @@ func TestTokenFile(t *testing.T) {
 	}
 	if text := log.String(); strings.Count(text, "is empty") != 1 || strings.Contains(text, "towline1.") {
 		t.Errorf("logged:\n%s", text)
+	}
+}
+
+// TestTokenFileOfNoUse: an agent that belongs to no hub says what is wrong with the file that was to have its join token.
+func TestTokenFileOfNoUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := New(Options{Hubs: []string{"hub:1"}, Config: &rest.Config{}, JoinTokenFile: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := state.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	id, err := identity.Open(t.Context(), identity.Options{State: store, Dial: a.dialer.next, Token: a.token.given(), ClusterUID: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.join(t.Context(), id, desired.Held{}); err == nil || !strings.Contains(err.Error(), path+" is empty") {
+		t.Errorf("ends with: %v", err)
 	}
 }
 

@@ -76,8 +76,10 @@ func (a *Agent) join(ctx context.Context, id *identity.Identity, held desired.He
 	for waiting := false; ; waiting = true {
 		a.offer(ctx, id)
 		if hub == "" && !id.NeedsEnroll() {
-			_, err := id.TLS()
-			return err
+			if _, err := id.TLS(); err != nil {
+				return cmp.Or(a.token.err, err)
+			}
+			return nil
 		}
 		err := id.Enroll(ctx)
 		if err == nil {
@@ -86,12 +88,12 @@ func (a *Agent) join(ctx context.Context, id *identity.Identity, held desired.He
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !transient(err) && hub != "" {
-			a.o.Log.Warn("the join token is of no use; leaving goes on as was ordered", "error", err)
-			return nil
+		if !transient(err) && hub == "" {
+			return err
 		}
 		if !transient(err) {
-			return err
+			a.o.Log.Warn("the join token is of no use; leaving goes on as was ordered", "error", err)
+			return nil
 		}
 		if !waiting {
 			a.o.Log.Log(ctx, slog.LevelWarn, "cannot join yet; trying again", "hubs", a.o.Hubs, "error", err)

@@ -20,6 +20,7 @@ type joinToken struct {
 	text string
 	log  *slog.Logger
 	said string // the last warning
+	err  error  // why the file could not be read last
 }
 
 // read reads the file. A missing one changes nothing: it may be removed once the agent has joined.
@@ -44,8 +45,8 @@ func (j *joinToken) read() error {
 
 // given is the token that the file has by now, or had when it could be read last.
 func (j *joinToken) given() string {
-	if err := j.read(); err != nil {
-		j.warn("the join token is not read; going on without a new one", err)
+	if j.err = j.read(); j.err != nil {
+		j.warn("the join token is not read; going on without a new one", j.err)
 	}
 	return j.text
 }

@@ -161,6 +161,27 @@ func TestAgentThatCannotRedeemItsTokenStaysConnected(t *testing.T) {
 	})
 }
 
+// TestTokenFileIsEmptied: somebody empties the file with the join token of an agent that has joined. It starts anew with the identity that it has.
+func TestTokenFileIsEmptied(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, dir, nil)
+		pause(time.Minute)
+		b := w.boxes["east"]
+		b.kill("to start with an empty token file")
+		b.putToken("")
+		b.again()
+		w.judge.wish(func(x *wish) { x.modules["one"] = want{number: 1, letters: "ab"} })
+		_ = w.put("one", want{number: 1, letters: "ab"}, "", false)
+		if wrong := w.healthyWithin(2 * time.Minute); wrong != "" {
+			t.Error(wrong)
+		}
+		for _, f := range w.judge.found {
+			t.Error(f)
+		}
+	})
+}
+
 // TestAnswerToAJoinIsLost: an agent that is welcome gets a new join token, the hub redeems it, which ends the identity that the agent has, and the answer
 // does not arrive; or it does, and the agent cannot write its state just then. The agent comes with the new identity and not with the other one, by
 // which it would be refused: it keeps its cluster, and the hub tells nobody to stop it.
