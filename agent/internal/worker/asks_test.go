@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -134,6 +135,25 @@ spec:
 	list, omitted, err := r.m.Events(t.Context(), s.Module, nil, 1)
 	if err != nil || len(list) != 1 || list[0].Reason != "BackOff" || omitted < 50*500 {
 		t.Errorf("%+v, and %d older ones, %v", list, omitted, err)
+	}
+}
+
+// TestLogsSayWhatCannotBeRead: a ReplicaSet by which pods belong to a Deployment cannot be read. That its pods have no logs would be a lie.
+func TestLogsSayWhatCannotBeRead(t *testing.T) {
+	r := newRig(t)
+	_, pods := r.webWithPods()
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodGet && strings.Contains(q.URL.Path, "/replicasets/") {
+			return errors.New("refused by a test")
+		}
+		return nil
+	})
+	for what, id := range map[string]fleet.ObjectID{"of all": {Group: "apps", Kind: "Deployment", Namespace: r.ns, Name: "web"},
+		"of one": {Kind: "Pod", Namespace: r.ns, Name: pods[0].GetName()}} {
+		list, _, err := r.m.Logs(t.Context(), fleet.BundleEntry{ID: id, Version: "v1"}, fleet.LogQuery{Bytes: 1000})
+		if err == nil || !strings.Contains(err.Error(), "refused by a test") {
+			t.Errorf("%s: %+v, %v", what, list, err)
+		}
 	}
 }
 

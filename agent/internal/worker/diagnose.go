@@ -80,7 +80,7 @@ func (w *worker) podTrouble(ctx context.Context, it *item, f *watch.Fingerprint)
 		return detail{}
 	}
 	owned := map[types.UID]bool{types.UID(f.UID): true}
-	own := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || !w.m.ownedBy(ctx, &p.ObjectMeta, owned) })
+	own := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil || !w.owns(ctx, &p, owned) })
 	if it.entry.ID.Kind == "Deployment" {
 		own = newest(own)
 	}
@@ -90,6 +90,12 @@ func (w *worker) podTrouble(ctx context.Context, it *item, f *watch.Fingerprint)
 		}
 	}
 	return detail{}
+}
+
+// owns reports that a pod is known to be of a workload.
+func (w *worker) owns(ctx context.Context, p *corev1.Pod, owned map[types.UID]bool) bool {
+	own, err := w.m.ownedBy(ctx, &p.ObjectMeta, owned)
+	return err == nil && own
 }
 
 // podSelector selects the pods of a workload as it is wanted, and maybe others; empty: it cannot be told.

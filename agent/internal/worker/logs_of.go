@@ -2,8 +2,10 @@ package worker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -133,9 +135,11 @@ func (m *Manager) podsOf(ctx context.Context, e fleet.BundleEntry, followed map[
 	}
 	var names []string
 	owned, first := map[types.UID]bool{w.UID: true}, 0
+	var unread error
 	if err := m.client.EachMeta(ctx, kindsBetween[2], id.Namespace, selector, func(p *metav1.PartialObjectMetadata) bool {
-		if !m.ownedBy(ctx, &p.ObjectMeta, owned) {
-			return true
+		var own bool
+		if own, unread = m.ownedBy(ctx, &p.ObjectMeta, owned); unread != nil || !own {
+			return unread == nil
 		}
 		at := len(names)
 		if _, known := followed[string(p.UID)]; known {
@@ -143,7 +147,8 @@ func (m *Manager) podsOf(ctx context.Context, e fleet.BundleEntry, followed map[
 		}
 		names = slices.Insert(names, at, p.Name)
 		return true
-	}); err != nil {
+	}); err != nil || unread != nil {
+		err = cmp.Or(unread, err)
 		return nil, 0, of, fmt.Errorf("pods of %s: %w", id, err)
 	}
 	omitted = max(0, len(names)-maxLogPods)
@@ -200,20 +205,23 @@ func workloadOf(id fleet.ObjectID, object map[string]any) (w workload, selector 
 	return w, "", fleet.Errorf(fleet.ErrPrecondition, "%s: has no logs; name a Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or ReplicationController", id)
 }
 
-// ownedBy reports that a pod belongs to what is owned, be it through a ReplicaSet; a ReplicaSet that does is noted.
-func (m *Manager) ownedBy(ctx context.Context, p *metav1.ObjectMeta, owned map[types.UID]bool) bool {
+// ownedBy reports that a pod belongs to what is owned, be it through a ReplicaSet; whether that does is noted.
+func (m *Manager) ownedBy(ctx context.Context, p *metav1.ObjectMeta, owned map[types.UID]bool) (bool, error) {
 	for _, o := range p.OwnerReferences {
 		yes, known := owned[o.UID]
 		if !known && o.Kind == "ReplicaSet" {
 			rs, err := m.client.GetMeta(ctx, kindsBetween[1], p.Namespace, o.Name)
+			if err != nil && !kube.IsGone(err) {
+				return false, fmt.Errorf("ReplicaSet %s of pod %s: %w", o.Name, p.Name, err)
+			}
 			yes = err == nil && rs.UID == o.UID && slices.ContainsFunc(rs.OwnerReferences, func(x metav1.OwnerReference) bool { return owned[x.UID] })
 			owned[o.UID] = yes
 		}
 		if yes {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // managed is the module that has an object, or has what it belongs to, be it through others.
@@ -221,6 +229,7 @@ func (m *Manager) managed(ctx context.Context, id fleet.ObjectID, o *metav1.Obje
 	if r := m.inventory.Get(id); r != nil && r.Written() && r.UID == string(o.UID) {
 		return r.Module, nil
 	}
+	unread := error(fleet.Errorf(fleet.ErrNotFound, "%s: no module has it, nor what it belongs to", id))
 	for _, x := range o.OwnerReferences {
 		group, version := fleet.SplitAPIVersion(x.APIVersion)
 		owner := fleet.ObjectID{Group: group, Kind: x.Kind, Namespace: id.Namespace, Name: x.Name}
@@ -228,16 +237,27 @@ func (m *Manager) managed(ctx context.Context, id fleet.ObjectID, o *metav1.Obje
 			return r.Module, nil
 		}
 		res, gone, err := m.mapper.Served(ctx, owner, version)
+		if err != nil {
+			unread = err
+		}
 		if most == 0 || err != nil || gone || !res.Namespaced {
 			continue
 		}
 		above, err := m.client.GetMeta(ctx, res, owner.Namespace, owner.Name)
-		if err != nil || above.UID != x.UID {
+		switch {
+		case err != nil && !kube.IsGone(err):
+			unread = fmt.Errorf("%s: %w", owner, err)
+			continue
+		case err != nil || above.UID != x.UID:
 			continue
 		}
-		if ref, err := m.managed(ctx, owner, &above.ObjectMeta, most-1); err == nil {
+		ref, err := m.managed(ctx, owner, &above.ObjectMeta, most-1)
+		if err == nil {
 			return ref, nil
 		}
+		if !errors.Is(err, fleet.ErrNotFound) {
+			unread = err
+		}
 	}
-	return fleet.ModuleRef{}, fleet.Errorf(fleet.ErrNotFound, "%s: no module has it, nor what it belongs to", id)
+	return fleet.ModuleRef{}, unread
 }
