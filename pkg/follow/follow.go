@@ -83,6 +83,21 @@ func Called(m Memory, now time.Time) time.Time {
 	return at
 }
 
+// CalledAgain is when a look is made again for a call whose look came to nothing, by what may pass: as long after as that has been so already.
+func CalledAgain(m Memory, now time.Time) time.Time {
+	failing := time.Duration(0)
+	if !m.Failing.IsZero() {
+		failing = now.Sub(m.Failing)
+	}
+	return now.Add(min(max(failing, apart), maxBackoff))
+}
+
+// MayPass reports a reason for which a source comes to nothing now, and may come to something though nobody changes what it says of it: the server or who
+// publishes there is not ready yet, or what runs is in the way.
+func MayPass(reason string) bool {
+	return OfServer(reason) || reason == ReasonRefused || reason == ReasonPaused
+}
+
 // Memory is what is known of the looks at a source.
 type Memory struct {
 	// Looked is when the last one was, whatever came of it.

@@ -147,6 +147,9 @@ func (c *Controller) lookAtCatalog(ctx context.Context, ref fleet.ModuleRef) (ti
 		}
 		return 0, err
 	}
+	if called && x.next.GetFailing() != nil && follow.MayPass(x.next.GetStatus().GetReason()) {
+		c.catalogs.callAgain(ref, follow.CalledAgain(follow.Memory{Failing: record.Instant(x.next.GetFailing())}, time.Now()))
+	}
 	return c.sinceCatalog(ctx, &catalogue{ref: ref, rec: x.rec, c: x.c, was: x.next})
 }
 

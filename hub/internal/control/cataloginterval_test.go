@@ -155,3 +155,24 @@ func TestCallOfACatalogOutlastsTheHubsOwnTrouble(t *testing.T) {
 		}
 	})
 }
+
+// A call whose look finds the source away is not forgotten: a look is made for it before the interval is over.
+func TestCallOfACatalogOutlastsAServerThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatcher(t)
+		if n := w.looks(20 * time.Second); n != 1 {
+			t.Fatalf("%d looks after a put", n)
+		}
+		w.source.err = fleet.Errorf(fleet.ErrUnavailable, "away")
+		if err := w.CatalogCalled(w.ref); err != nil {
+			t.Fatal(err)
+		}
+		if n := w.looks(5 * time.Second); n != 1 || w.state() != catalog.Failed {
+			t.Fatalf("%d looks; it is %s", n, w.state())
+		}
+		w.source.err = nil
+		if n := w.looks(20 * time.Second); n != 1 || w.state() != catalog.Applied {
+			t.Errorf("%d looks; it is %s", n, w.state())
+		}
+	})
+}

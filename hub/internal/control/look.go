@@ -205,10 +205,13 @@ func (c *Controller) lookFor(ctx context.Context, s *sight, asks []ask) (err err
 		a.answer <- answer{came, told}
 	}
 	var failed *lookError
-	if errors.As(err, &failed) {
-		return nil // it is remembered
+	if !errors.As(err, &failed) {
+		return err
 	}
-	return err
+	if s.called && follow.MayPass(failed.reason) {
+		c.looks.call(s.ref, follow.CalledAgain(follow.Memory{Failing: record.Instant(s.memory.GetSince())}, time.Now()), true)
+	}
+	return nil // it is remembered
 }
 
 // lookError is what a source is to blame for, or the state of the module.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
@@ -63,6 +64,57 @@ func TestCallOutlastsTheHubsOwnTrouble(t *testing.T) {
 			t.Errorf("begun %v, with %d troubles to come", f.begun, troubles)
 		}
 	})
+}
+
+// A call whose look comes to nothing for what may pass is not forgotten: the server of the source is away for a moment, what is called about is not there
+// yet, or what runs is in the way. It is looked at again before the interval is over, ever more rarely, and that ends with what was in the way.
+func TestCallOutlastsWhatMayPass(t *testing.T) {
+	for name, blocks := range map[string]func(f *follower, is bool){
+		"away": func(f *follower, is bool) {
+			if f.source.err = nil; is {
+				f.source.err = fleet.Errorf(fleet.ErrUnavailable, "away")
+			}
+		},
+		"refused": func(f *follower, is bool) {
+			if f.refuse = nil; is {
+				f.refuse = fleet.Errorf(fleet.ErrPrecondition, "not now")
+			}
+		},
+	} {
+		for _, lasts := range []time.Duration{5 * time.Second, 2 * time.Hour} {
+			t.Run(fmt.Sprint(name, " for ", lasts), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFollower(t)
+					rec := f.module(1)
+					rec.Module.Spec.Source.Follow.Interval = "24h"
+					f.put(func(w store.Writer) { w.Put(store.ModuleKey(shop), rec) })
+					f.end(1, rollout.Succeeded)
+					f.lives(time.Minute)
+					looks := len(f.source.asked)
+					f.source.at("2", "two")
+					blocks(f, true)
+					if err := f.Called(shop); err != nil {
+						t.Fatal(err)
+					}
+					f.lives(lasts)
+					if n := len(f.source.asked) - looks; n < 1 || n > 20 {
+						t.Errorf("%d looks", n)
+					}
+					blocks(f, false)
+					f.lives(min(16*time.Minute, 4*lasts))
+					if len(f.begun) != 1 || f.begun[0].Ask.By != record.ByWebhook {
+						t.Fatalf("begun %v", f.begun)
+					}
+					f.end(2, rollout.Succeeded)
+					looks = len(f.source.asked)
+					f.lives(2 * time.Hour)
+					if n := len(f.source.asked) - looks; n > 1 {
+						t.Errorf("%d looks when it was over", n)
+					}
+				})
+			})
+		}
+	}
 }
 
 // A call from outside does not wait for one that another module has set for later, nor is it lost without a word where nobody looks.

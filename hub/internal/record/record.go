@@ -241,25 +241,25 @@ func State(r store.Reader, rec *storev1.ClusterRecord, connected bool) (fleet.Cl
 	s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
 	switch {
 	case rec.GetRevoked():
-		return fleet.ClusterRevoked, instant(meta.GetDeletionTimestamp())
+		return fleet.ClusterRevoked, Instant(meta.GetDeletionTimestamp())
 	case rec.GetRemoving() != "":
-		return fleet.ClusterRemoving, instant(meta.GetDeletionTimestamp())
+		return fleet.ClusterRemoving, Instant(meta.GetDeletionTimestamp())
 	case rec.GetLock() != nil:
-		return fleet.ClusterLocked, instant(rec.GetLock().GetSince())
+		return fleet.ClusterLocked, Instant(rec.GetLock().GetSince())
 	case rec.GetJoined() == nil:
 		return fleet.ClusterPending, time.Time{}
 	case !connected && s.GetEnded() == nil: // the hub ended with the session
 		return fleet.ClusterDisconnected, LastWord(r, name, s)
 	case !connected:
-		return fleet.ClusterDisconnected, instant(s.GetEnded())
+		return fleet.ClusterDisconnected, Instant(s.GetEnded())
 	case rec.GetCluster().GetSpec().GetCordoned():
 		return fleet.ClusterCordoned, time.Time{}
 	}
-	return fleet.ClusterReady, instant(s.GetStarted())
+	return fleet.ClusterReady, Instant(s.GetStarted())
 }
 
-// instant is a time of a record; zero: it has none.
-func instant(t *timestamppb.Timestamp) time.Time {
+// Instant is a time of a record; zero: it has none.
+func Instant(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
