@@ -141,7 +141,8 @@ func restoreCommand() *cobra.Command {
 			"seen nothing of what came after the backup follow it by themselves, and the others keep what they hold until a person says\n" +
 			"towline restore accept. A restore itself deletes nothing in any cluster. What was under way in the backup stands still until every\n" +
 			"cluster was heard and none is ahead of the backup, or that is said: rollouts, and the removal of modules from clusters.\n\n" +
-			"With --etcd-endpoints, restore etcd by its own means first, as with etcdutl snapshot restore; this then marks the store in it.",
+			"With --etcd-endpoints, restore etcd by its own means first, as with etcdutl snapshot restore, while all hubs are stopped;\n" +
+			"this then marks the store in it, and hubs that do not start for they saw it go back start again.",
 		Example: "  towline-hub restore --data-dir /var/lib/towline --from /backup/hub.db --replace",
 		RunE:    func(c *cobra.Command, _ []string) error { return f.restore(c) }}
 	fl := c.Flags()
@@ -206,7 +207,7 @@ func (f *restoreFlags) restore(c *cobra.Command) error {
 
 // mark is a restore of an etcd of one's own, whose bytes are there already. No hub may use it.
 func (f *restoreFlags) mark(c *cobra.Command) (err error) {
-	s, err := openStore(c.Context(), f.o, nil)
+	s, err := openStore(c.Context(), f.o, engine.Options{})
 	if err != nil {
 		return err
 	}

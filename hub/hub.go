@@ -202,7 +202,10 @@ func (h *Hub) open(ctx context.Context) error {
 		return err
 	}
 	h.ca.Advertise(hosts(h.o)...)
-	if h.store, err = openStore(ctx, h.o, h.meter.Committed); err != nil {
+	if h.store, err = openStore(ctx, h.o, engine.Options{Committed: h.meter.Committed, WentBack: h.o.noteWentBack}); err != nil {
+		return err
+	}
+	if err := h.o.heedWentBack(ctx, h.store); err != nil {
 		return err
 	}
 	if err := h.sit(ctx); err != nil {
@@ -271,12 +274,13 @@ func hosts(o Options) []string {
 	return out
 }
 
-func openStore(ctx context.Context, o Options, committed func(time.Duration, error)) (*engine.Engine, error) {
+func openStore(ctx context.Context, o Options, how engine.Options) (*engine.Engine, error) {
 	b, err := openBackend(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	return engine.Open(ctx, b, engine.Options{Log: o.Log, StandIn: record.StandIn, Committed: committed})
+	how.Log, how.StandIn = o.Log, record.StandIn
+	return engine.Open(ctx, b, how)
 }
 
 func openBackend(ctx context.Context, o Options) (backend.Backend, error) {

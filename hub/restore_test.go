@@ -4,13 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
@@ -248,4 +256,158 @@ func TestGenerationOfALostTimeIsAnother(t *testing.T) {
 	if x := w.trackers(nil)[0]; x.GetReady() || x.GetHealth() != "Unknown" {
 		t.Errorf("it was told of zone y by a hub that is not there any more, and is to have z: %v", x)
 	}
+}
+
+// etcdBackup saves an etcd of one's own by its own means.
+func (w *world) etcdBackup(etcd string) (file string) {
+	w.t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix:" + etcd}, Context: w.ctx})
+	must(w.t, err)
+	from, err := c.Snapshot(w.ctx)
+	must(w.t, err)
+	data, err := io.ReadAll(from)
+	must(w.t, errors.Join(err, from.Close(), c.Close()))
+	file = filepath.Join(w.t.TempDir(), "etcd.db")
+	must(w.t, os.WriteFile(file, data, 0o600))
+	return file
+}
+
+// etcdFrom is an etcd that was restored by its own means.
+func (w *world) etcdFrom(backup, token string) (socket string) {
+	w.t.Helper()
+	cfg, dir := embed.NewConfig(), filepath.Join(w.t.TempDir(), "etcd")
+	if token == "" {
+		token = cfg.InitialClusterToken
+	}
+	must(w.t, snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{SnapshotPath: backup, Name: cfg.Name, OutputDataDir: dir,
+		PeerURLs: []string{cfg.AdvertisePeerUrls[0].String()}, InitialCluster: cfg.InitialClusterFromName(cfg.Name), InitialClusterToken: token}))
+	return ownEtcdIn(w.t, dir)
+}
+
+// An etcd of one's own is restored under a hub that runs, and the hub is started again at once, as whatever watches over it does. It does not
+// go on with what was under way in the backup and was aborted since, before a person has marked the store as restored; then it does what a
+// restored hub does.
+func TestEtcdRestoredUnderAHubIsNotDrivenBeforeItIsMarked(t *testing.T) {
+	for name, token := range map[string]string{"the same cluster of etcd": "", "another cluster of etcd": "restored"} {
+		t.Run(name, func(t *testing.T) {
+			etcd := ownEtcd(t)
+			way := newLine(t, etcd)
+			w := sharing(t, way.socket)
+			var ready atomic.Bool
+			w.join("canary", func(s fleet.Sync) fleet.SyncStatus {
+				if s.Revision == 2 && !ready.Load() {
+					return applying(s)
+				}
+				return simagent.Ready(s)
+			}, labels("canary"))
+			w.join("late", nil, nil)
+			w.join("gone", nil, nil)
+			w.await("shop", w.put(staged("shop", "1", canaryThenRest())).GetRevision())
+			w.put(staged("shop", "2", canaryThenRest()))
+			w.eventually(func() bool { return w.held("canary", "shop").Revision == 2 })
+			backup := w.etcdBackup(etcd)
+			_, err := w.Rollouts.AbortRollout(w.ctx, &towlinev1.AbortRolloutRequest{Module: "shop"})
+			must(t, err)
+			w.eventually(func() bool { return w.rolloutOf("shop").GetState() == "Aborted" })
+			for _, stop := range w.stops {
+				stop()
+			}
+			restored := w.etcdFrom(backup, token)
+			way.lead(restored)
+			w.goneBack()
+
+			again := func() error {
+				h, err := second(w.ctx, t, restored, func(o *hub.Options) { o.DataDir = w.dir })
+				if err == nil {
+					must(t, h.Close())
+				}
+				return err
+			}
+			for range 2 {
+				if err := again(); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "towline-hub restore --etcd-endpoints") || !strings.Contains(err.Error(), w.dir) {
+					t.Fatalf("the hub that is started again: %v", err)
+				}
+			}
+			out, err := w.marks(restored)
+			if must(t, err); !strings.Contains(out, "marked as restored") {
+				t.Errorf("restore says: %s", out)
+			}
+			ready.Store(true)
+			w.start()
+			w.reconnect("canary")
+			w.reconnect("late")
+			w.standing("shop")
+			w.eventually(func() bool { return w.rolloutOf("shop").GetSucceeded() == 1 })
+			if got := w.held("late", "shop").Revision; got != 1 {
+				t.Errorf("what was aborted goes on: it has revision %d", got)
+			}
+			w.stopAll()
+			w.start() // the file is gone
+		})
+	}
+}
+
+// goneBack waits until the hub has ended, for its etcd went back.
+func (w *world) goneBack() {
+	w.t.Helper()
+	select {
+	case err := <-w.ended:
+		if err == nil {
+			w.t.Error("it ends without a word")
+		}
+		w.stopHub = func() {}
+	case <-w.ctx.Done():
+		w.t.Fatal("it goes on")
+	}
+}
+
+// marks marks the store of an etcd that was restored, when whoever had the seat at the time of the backup has lost it.
+func (w *world) marks(etcd string) (out string, err error) {
+	w.t.Helper()
+	w.eventually(func() bool {
+		out, err = command(w.ctx, "restore", "--data-dir", w.t.TempDir(), "--etcd-endpoints", "unix:"+etcd)
+		return err == nil || !strings.Contains(err.Error(), "until some seconds ago")
+	})
+	return out, err
+}
+
+// Hubs that share an etcd are told of its restore once, and all of them: one mark lets all go on. A mark of a restore before this one does not, and
+// who wants no mark, for the etcd has lost its last writes only, takes the file away.
+func TestOneMarkIsForAllHubsOfAnEtcd(t *testing.T) {
+	etcd := ownEtcd(t)
+	way := newLine(t, etcd)
+	w := sharing(t, way.socket)
+	w.put(module("shop", configMap("1")))
+	w.stopHub()
+	_, err := w.marks(etcd)
+	must(t, err)
+	backup := w.etcdBackup(etcd) // which says that it was restored
+	w.options = func(o *hub.Options) {
+		o.Memory, o.EtcdEndpoints, o.SeatTTL, o.ShareEtcd = false, []string{"unix:" + way.socket}, time.Second, true
+	}
+	w.start()
+	w.put(module("shop", configMap("2")))
+	beside := w.beside(way.socket, shared)
+	restored := w.etcdFrom(backup, "")
+	way.lead(restored)
+	w.goneBack()
+	beside.goneBack()
+	start := func(dir string) error {
+		h, err := second(w.ctx, t, restored, shared, caOf(w.dir), func(o *hub.Options) { o.DataDir = dir })
+		if err == nil {
+			must(t, h.Close())
+		}
+		return err
+	}
+	for _, dir := range []string{w.dir, beside.dir} {
+		if err := start(dir); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "remove the file") {
+			t.Errorf("by a mark of before: %v", err)
+		}
+	}
+	must(t, os.Remove(filepath.Join(w.dir, "etcd-went-back.json")))
+	must(t, start(w.dir))
+	_, err = w.marks(restored)
+	must(t, err)
+	must(t, start(beside.dir))
+	must(t, start(beside.dir))
 }

@@ -24,11 +24,17 @@ import (
 // ownEtcd is an etcd that the hubs share, behind a unix socket.
 func ownEtcd(t *testing.T) (socket string) {
 	t.Helper()
+	return ownEtcdIn(t, t.TempDir())
+}
+
+// ownEtcdIn is one that has its data in a directory.
+func ownEtcdIn(t *testing.T, data string) (socket string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "etcd")
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	cfg := embed.NewConfig()
-	cfg.Dir = filepath.Join(dir, "d")
+	cfg.Dir = data
 	socket = filepath.Join(dir, "s")
 	cfg.ListenPeerUrls = nil
 	cfg.ListenClientUrls = []url.URL{{Scheme: "unix", Host: socket}}
@@ -130,6 +136,15 @@ func (x *line) Mend() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.cut = false
+}
+
+// lead has the way lead to another etcd from now on.
+func (x *line) lead(to string) {
+	x.Cut()
+	x.mu.Lock()
+	x.to = to
+	x.mu.Unlock()
+	x.Mend()
 }
 
 // sharing is a world whose hub stands on an etcd of one's own.
@@ -278,12 +293,7 @@ func TestHubEndsWhenItsEtcdWentBack(t *testing.T) {
 	way := newLine(t, ownEtcd(t))
 	w := sharing(t, way.socket)
 	w.put(module("shop", configMap("1")))
-	older := ownEtcd(t)
-	way.Cut()
-	way.mu.Lock()
-	way.to = older
-	way.mu.Unlock()
-	way.Mend()
+	way.lead(ownEtcd(t))
 	select {
 	case err := <-w.ended:
 		if err == nil {

@@ -37,6 +37,9 @@ type Options struct {
 	StandIn StandIn
 	// Committed is told of each transaction of records; it may be nil.
 	Committed func(took time.Duration, err error)
+	// WentBack is told, before anything ends, that the store is given up for the backend serves another one, or an older copy of it, and what
+	// was in it before; it may be nil.
+	WentBack func(why error, last store.Reader)
 }
 
 // Stats are a store's figures.
@@ -53,7 +56,7 @@ func Open(ctx context.Context, b backend.Backend, o Options) (*Engine, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{backend: b, committed: o.Committed, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), rewatch: make(chan struct{}, 1), doubted: make(chan struct{}, 1), opened: time.Now(), clock: time.Now, doubts: newDoubts()}
+	e := &Engine{backend: b, committed: o.Committed, wentBack: o.WentBack, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), rewatch: make(chan struct{}, 1), doubted: make(chan struct{}, 1), opened: time.Now(), clock: time.Now, doubts: newDoubts()}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.batches = newBatcher(e)
 	var err error
@@ -84,11 +87,13 @@ type Engine struct {
 	clock   func() time.Time
 	// committed is told of each transaction; nil: nobody is.
 	committed func(time.Duration, error)
-	nudged    atomic.Int64  // when the watch was asked last: nanoseconds since it was opened, by the clock that nobody sets
-	relist    chan struct{} // asks follow for a new list
-	rewatch   chan struct{} // asks follow for a new watch
-	doubted   chan struct{} // asks mind to look whether the watch shows what is there
-	watching  atomic.Bool   // a watch is open
+	// wentBack is told that the store is given up; nil: nobody is.
+	wentBack func(error, store.Reader)
+	nudged   atomic.Int64  // when the watch was asked last: nanoseconds since it was opened, by the clock that nobody sets
+	relist   chan struct{} // asks follow for a new list
+	rewatch  chan struct{} // asks follow for a new watch
+	doubted  chan struct{} // asks mind to look whether the watch shows what is there
+	watching atomic.Bool   // a watch is open
 
 	ctx     context.Context // ends at Close
 	cancel  context.CancelFunc

@@ -17,7 +17,7 @@ func (e *Engine) fill(ctx context.Context) error {
 		return err
 	}
 	if before := e.model.snapshot(); rev < before.revision || another(before, kvs) {
-		return e.abandon(fleet.Errorf(fleet.ErrPrecondition, "store went back from revision %d to %d: another one, or an older copy, is served; if it was restored, mark it before a hub starts again: towline-hub restore --etcd-endpoints",
+		return e.abandon(fleet.Errorf(fleet.ErrPrecondition, "store went back from revision %d to %d: another one, or an older copy, is served. If it was restored, stop all hubs, mark it with towline-hub restore --etcd-endpoints, and start them",
 			before.revision, rev))
 	}
 	e.model.replace(kvs, rev)
@@ -43,6 +43,9 @@ func another(before *snapshot, kvs []backend.KV) bool {
 // it again.
 func (e *Engine) abandon(err error) error {
 	e.log.Error("store: given up", "error", err)
+	if e.wentBack != nil {
+		e.wentBack(err, &view{snapshot: e.model.snapshot()})
+	}
 	e.cancel()
 	e.model.close()
 	return err

@@ -33,7 +33,7 @@ func (c *oneCluster) see(answer any, from *peer.Peer) error {
 	if from != nil && from.Addr != nil {
 		at = from.Addr.String()
 	}
-	err := fleet.Errorf(backend.ErrAnother, "etcd: %s answers for cluster %x, and answers before were of cluster %x: all that --etcd-endpoints names, and what these lead to, has to be of one cluster. What was restored from a snapshot may be another one than before: then mark it, with towline-hub restore --etcd-endpoints, and start again",
+	err := fleet.Errorf(backend.ErrAnother, "etcd: %s answers for cluster %x, and answers before were of cluster %x: all that --etcd-endpoints names, and what these lead to, has to be of one cluster. What was restored from a snapshot may be another one than before: then stop all hubs, mark it with towline-hub restore --etcd-endpoints, and start them",
 		at, id, c.id.Load())
 	c.other.CompareAndSwap(nil, &err)
 	return err
