@@ -134,11 +134,7 @@ func amid(v string, over int) string {
 
 // In reports that a text has one of the values, whole, in one of its forms, also in base64 with what stands beside it.
 func (h Hidden) In(text string) bool {
-	if h.in(text) {
-		return true
-	}
-	raw, err := base64.StdEncoding.DecodeString(text)
-	return err == nil && h.in(string(raw))
+	return !unpacked(text, func(text string) bool { return !h.in(text) })
 }
 
 func (h Hidden) in(text string) bool {

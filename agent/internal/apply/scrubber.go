@@ -38,18 +38,12 @@ func partAt(text string, i int) uint64 {
 
 // Scrub puts fleet.Masked in place of what is hidden, and leaves all else of a text.
 func (s *Scrubber) Scrub(text string) string {
-	var hide []bool
-	s.each(text, func(i, n int) bool {
-		if hide == nil {
-			hide = make([]bool, len(text))
-		}
-		hideAt(hide, i, n)
-		return true
+	return maskEach(text, func(hide func(i, n int)) {
+		s.each(text, func(i, n int) bool {
+			hide(i, n)
+			return true
+		})
 	})
-	if hide == nil {
-		return text
-	}
-	return masked(text, hide)
 }
 
 // Shows reports that a text has no value, and no long part of one.
@@ -79,11 +73,7 @@ func (s *Scrubber) each(text string, found func(i, n int) bool) bool {
 
 // In reports that a text has one of the values, whole, in one of its forms, also in base64 with what stands beside it.
 func (s *Scrubber) In(text string) bool {
-	if s.in(text) {
-		return true
-	}
-	raw, err := base64.StdEncoding.DecodeString(text)
-	return err == nil && s.in(string(raw))
+	return !unpacked(text, func(text string) bool { return !s.in(text) })
 }
 
 func (s *Scrubber) in(text string) bool {
@@ -156,19 +146,27 @@ func (s *Scrubber) begins(text string, found func(i int, form string, n int) boo
 
 // ScrubWhole puts fleet.Masked in place of long values that Quotes finds in a text as it is, but not of what may be shown.
 func (s *Scrubber) ScrubWhole(text string, shows func(quote string) bool) string {
-	var hide []bool
-	s.whole(text, func(i int, quote string) bool {
-		if shows(quote) {
+	return maskEach(text, func(hide func(i, n int)) {
+		s.whole(text, func(i int, quote string) bool {
+			if !shows(quote) {
+				hide(i, len(quote))
+			}
 			return true
-		}
-		if hide == nil {
-			hide = make([]bool, len(text))
-		}
-		hideAt(hide, i, len(quote))
-		return true
+		})
 	})
-	if hide == nil {
+}
+
+// maskEach masks what is found in a text, of which most have nothing.
+func maskEach(text string, find func(hide func(i, n int))) string {
+	var hides []bool
+	find(func(i, n int) {
+		if hides == nil {
+			hides = make([]bool, len(text))
+		}
+		hideAt(hides, i, n)
+	})
+	if hides == nil {
 		return text
 	}
-	return masked(text, hide)
+	return masked(text, hides)
 }

@@ -97,7 +97,10 @@ func begunIn(contents Contents, s fleet.Sync, by *apply.Scrubber) (map[string]bo
 		// What has no value stays a placeholder, and hides nothing.
 		_ = manifest.Substitute(obj, values, set.Substitution, manifest.MaxObjectBytes-len(content))
 		shown, _ := manifest.Mask(obj)
-		noteBegun(shown, by, begun)
+		anyText(shown, func(text string) bool {
+			by.Begins(text, func(begin string) { begun[begin] = true })
+			return false
+		})
 	}
 	return begun, nil
 }
@@ -114,21 +117,4 @@ func givenIn(s fleet.Sync, set fleet.PolicySet) map[string]string {
 	}
 	maps.Copy(out, s.Values)
 	return out
-}
-
-// noteBegun takes those in the texts of a value.
-func noteBegun(v any, by *apply.Scrubber, begun map[string]bool) {
-	switch x := v.(type) {
-	case map[string]any:
-		for _, part := range x {
-			noteBegun(part, by, begun)
-		}
-	case []any:
-		for _, part := range x {
-			noteBegun(part, by, begun)
-		}
-	case nil, bool:
-	default:
-		by.Begins(fmt.Sprint(x), func(begin string) { begun[begin] = true })
-	}
 }

@@ -26,8 +26,7 @@ const hidingPurpose = "object-secrets"
 
 // hides are the values that nobody may be shown.
 type hides struct {
-	own    []*apply.Scrubber // find what is of the module, and of the object
-	values []string          // those that a record has, which its own finds
+	own []*apply.Scrubber // find what is of the module, and of the object
 	// others finds the values of all modules; nil: there are none. listed is how much of them the people of the module have written themselves:
 	// they learn nothing by that, but would by the mask which words are values of others.
 	others *apply.Scrubber
@@ -61,7 +60,10 @@ func (h hides) of(m *Manager, id fleet.ObjectID) hides {
 		return h
 	}
 	has := m.sealed.open(m, rec.Hidden)
-	h.own, h.all = slices.Concat(h.own, has.own), h.all || has.all
+	if has.finds != nil {
+		h.own = append(slices.Clone(h.own), has.finds())
+	}
+	h.all = h.all || has.all
 	return h
 }
 
@@ -242,21 +244,24 @@ func concealed(v any, shown func(string) string) any {
 }
 
 // holds reports that a value is anywhere in a part of an object.
-func holds(v any, secret apply.Hidden) bool {
+func holds(v any, secret apply.Hidden) bool { return anyText(v, secret.In) }
+
+// anyText reports that there is such a text in a part of an object.
+func anyText(v any, such func(string) bool) bool {
 	switch x := v.(type) {
 	case map[string]any:
 		for _, part := range x {
-			if holds(part, secret) {
+			if anyText(part, such) {
 				return true
 			}
 		}
 		return false
 	case []any:
-		return slices.ContainsFunc(x, func(part any) bool { return holds(part, secret) })
+		return slices.ContainsFunc(x, func(part any) bool { return anyText(part, such) })
 	case nil, bool:
 		return false
 	}
-	return secret.In(fmt.Sprint(v))
+	return such(fmt.Sprint(v))
 }
 
 // knows is an error before it is known what the agent has in the cluster.
@@ -388,28 +393,35 @@ const maxOpened = 1024
 // sealed are the values of objects as records have them: encrypted.
 type sealed struct {
 	mu     sync.Mutex
-	opened map[string]hides // by the encrypted form
+	opened map[string]plain // by the encrypted form
+}
+
+// plain are those of one object.
+type plain struct {
+	values []string
+	finds  func() *apply.Scrubber // nil: there is none
+	all    bool                   // they cannot be decrypted
 }
 
 // open decrypts. What cannot be decrypted hides all.
-func (s *sealed) open(m *Manager, data []byte) hides {
+func (s *sealed) open(m *Manager, data []byte) plain {
 	if len(data) == 0 {
-		return hides{}
+		return plain{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h, known := s.opened[string(data)]; known {
-		return h
+	if o, known := s.opened[string(data)]; known {
+		return o
 	}
-	h := hides{}
-	plain, err := m.lasts.vault.Open(hidingPurpose, data)
+	var values []string
+	text, err := m.lasts.vault.Open(hidingPurpose, data)
 	if err == nil {
-		err = json.Unmarshal(plain, &h.values)
+		err = json.Unmarshal(text, &values)
 	}
 	if err != nil {
-		h = hides{all: true}
+		return s.keep(data, plain{all: true})
 	}
-	return s.keep(data, h)
+	return s.keep(data, plainOf(values))
 }
 
 // seal encrypts what an object of a module has. The same values stay as they are encrypted already.
@@ -422,25 +434,31 @@ func (s *sealed) seal(m *Manager, ref fleet.ModuleRef, values []string, before [
 	if known := s.open(m, before); !known.all && slices.Equal(known.values, values) {
 		return before, nil
 	}
-	plain, err := json.Marshal(values)
+	text, err := json.Marshal(values)
 	if err != nil {
 		return nil, err
 	}
-	data, err := m.lasts.vault.Seal(hidingPurpose, plain)
+	data, err := m.lasts.vault.Seal(hidingPurpose, text)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.keep(data, hides{values: values})
+	s.keep(data, plainOf(values))
 	return data, nil
 }
 
-func (s *sealed) keep(data []byte, h hides) hides {
+func (s *sealed) keep(data []byte, o plain) plain {
 	if s.opened == nil || len(s.opened) >= maxOpened {
-		s.opened = map[string]hides{}
+		s.opened = map[string]plain{}
 	}
-	h = h.with(h.values)
-	s.opened[string(data)] = h
-	return h
+	s.opened[string(data)] = o
+	return o
+}
+
+func plainOf(values []string) plain {
+	if len(values) == 0 {
+		return plain{}
+	}
+	return plain{values: values, finds: sync.OnceValue(func() *apply.Scrubber { return apply.HiddenValues(values).Scrubber() })}
 }
