@@ -60,6 +60,36 @@ func TestWhatFailedWaitsForItsOwner(t *testing.T) {
 	}
 }
 
+// What could not be made for one namespace that was not there is tried again together: one by one a Deployment would come long before its ServiceAccount.
+func TestWhatLacksANamespaceIsTriedTogether(t *testing.T) {
+	w := withRecords(t, targetSync, 0, 0)
+	w.m.mapper, w.m.watcher = apply.NewMapper(nil), &watch.Watcher{}
+	now := time.Now()
+	lacks := func(kind, namespace string) *item {
+		id := fleet.ObjectID{Kind: kind, Namespace: namespace, Name: "web"}
+		it := &item{entry: fleet.BundleEntry{ID: id}, treatment: &treatment{policy: &fleet.Policy{}}}
+		w.items = append(w.items, it)
+		return it
+	}
+	w.items = nil
+	account, workload, other := lacks("ServiceAccount", "late"), lacks("Pod", "late"), lacks("Pod", "other")
+	for i, it := range w.items {
+		for range 5 + i {
+			w.failed(it, &apply.Failure{Reason: apply.ReasonNoNamespace, Transient: true, Kind: fleet.ErrNotFound}, now)
+		}
+	}
+	account.next, workload.next, other.next = now.Add(20*time.Second), now.Add(10*time.Second), now.Add(15*time.Second)
+	if jobs := w.jobs(now.Add(9 * time.Second)); len(jobs) > 0 {
+		t.Errorf("%d are tried before any is due", len(jobs))
+	}
+	if jobs := w.jobs(now.Add(10 * time.Second)); !slices.Equal(jobs, []*item{account, workload}) {
+		t.Errorf("%d are tried", len(jobs))
+	}
+	if !other.waiting || account.waiting || workload.waiting {
+		t.Errorf("wait: %t, %t, %t", account.waiting, workload.waiting, other.waiting)
+	}
+}
+
 // An object that two modules come to list at once, where the first has written it by the time at which the second comes to it, because what comes before it takes longer.
 func TestObjectThatAnotherModuleClaimedFirst(t *testing.T) {
 	r := newRig(t)

@@ -325,7 +325,7 @@ func (w *worker) settle(o outcome) {
 	it.took(o)
 	if o.fail != nil {
 		w.failed(it, o.fail, now)
-		if o.fail.Reason == apply.ReasonNoNamespace {
+		if it.lacksNamespace() {
 			w.lookAtNamespace(it.entry.ID.Namespace)
 		}
 		return

@@ -230,8 +230,9 @@ func (w *worker) writesNothing(id fleet.ObjectID) bool { return w.held() != "" |
 // jobs decides about every item that asks for it, and lists those to act on now.
 func (w *worker) jobs(now time.Time) []*item {
 	var out []*item
+	together := w.ripeNamespaces(now)
 	for _, it := range w.items {
-		ripe := it.waiting && !now.Before(it.next)
+		ripe := it.waiting && (!now.Before(it.next) || it.lacksNamespace() && together[it.entry.ID.Namespace])
 		if !it.look && !ripe {
 			continue
 		}
@@ -274,6 +275,26 @@ func (w *worker) jobs(now time.Time) []*item {
 		w.m.inventory.Listed(w.ref, w.listing())
 	}
 	return out
+}
+
+// ripeNamespaces are those that were not there, and for which something is to be tried again now: all that lacked one is tried with it, in order. Each for
+// itself would come up to half a minute apart, and a workload before what it uses.
+func (w *worker) ripeNamespaces(now time.Time) map[string]bool {
+	var out map[string]bool
+	for _, it := range w.items {
+		if !it.waiting || now.Before(it.next) || !it.lacksNamespace() {
+			continue
+		}
+		if out == nil {
+			out = map[string]bool{}
+		}
+		out[it.entry.ID.Namespace] = true
+	}
+	return out
+}
+
+func (it *item) lacksNamespace() bool {
+	return it.fail != nil && it.fail.Reason == apply.ReasonNoNamespace
 }
 
 // unlooked reports that nobody knows yet whether an object is there that a new revision lists. Of what the module does not write, and of a kind
