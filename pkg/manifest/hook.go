@@ -59,6 +59,20 @@ func hookEvent(annotations map[string]string) (before, hook bool) {
 	return false, hook
 }
 
+// isOfOtherTimes reports that an object is to come only when a release is deleted, rolled back or tested. Helm leaves out such an object when it
+// installs and upgrades.
+func isOfOtherTimes(annotations map[string]string) bool {
+	text, is := annotations[HookAnnotation]
+	for event := range strings.SplitSeq(text, ",") {
+		switch strings.ToLower(strings.TrimSpace(event)) {
+		case "pre-delete", "post-delete", "pre-rollback", "post-rollback", "test", "test-success":
+		default:
+			return false
+		}
+	}
+	return is
+}
+
 // hookWave is the wave of a hook; of what is none it is that of all objects. What is to come before and behind the rest comes before:
 // without it, the rest may not start.
 func hookWave(annotations map[string]string) int32 {

@@ -321,6 +321,10 @@ func (d *draft) checkAnnotations() error {
 	if size > maxAnnotationsBytes {
 		return d.fail("annotations have %d bytes; Kubernetes takes at most %d", size, maxAnnotationsBytes)
 	}
+	if !d.opts.Chart && isOfOtherTimes(annotations) {
+		return d.fail("is a hook for when a release of Helm is deleted, rolled back or tested (annotation %s: %s), and would be applied at once: leave it out, as helm template --no-hooks does, or remove the annotation to have it applied",
+			HookAnnotation, clip(annotations[HookAnnotation]))
+	}
 	d.out.Keep = d.opts.Chart && keeps(annotations)
 	d.out.Uncounted = annotations[fleet.ReadyAnnotation] == fleet.ReadyIgnore
 	d.out.Hook = d.opts.Chart && isHook(annotations)
