@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,10 +17,12 @@ import (
 	"google.golang.org/grpc"
 
 	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/resource"
 	"towline.dev/towline/pkg/version"
+	"towline.dev/towline/pkg/wire"
 )
 
 // Exit codes.
@@ -35,6 +38,10 @@ const (
 
 // callTimeout bounds one request that is no watch.
 const callTimeout = time.Minute
+
+// fetching are the requests that a hub answers when it has fetched a source, which may take as long as that says.
+var fetching = []string{v1.ModuleService_ResyncModule_FullMethodName, v1.ModuleService_DiffModule_FullMethodName, v1.ModuleService_RenderModule_FullMethodName,
+	v1.CatalogService_ResyncCatalog_FullMethodName}
 
 // Streams are the world around the command.
 type Streams struct {
@@ -221,7 +228,11 @@ func (a *app) hub(ctx context.Context) (*client.Client, error) {
 }
 
 func limitCall(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	limit := callTimeout
+	if slices.Contains(fetching, method) {
+		limit += wire.MaxFetchTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return invoke(ctx, method, req, reply, cc, opts...)
 }

@@ -1,17 +1,20 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/wire"
 )
 
 // What a resync came to is said in a line, and --wait exits with the result of the rollout.
@@ -51,6 +54,24 @@ func TestResync(t *testing.T) {
 	hub.resynced, hub.err = nil, errors.New("away")
 	if got := hub.run(t, run{}, "resync", "module/shop"); got.code != 1 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A request that is answered when a source was fetched waits for as long as a source may take; any other one for a minute.
+func TestRequestsWaitForTheirSources(t *testing.T) {
+	for method, want := range map[string]time.Duration{
+		v1.ModuleService_ResyncModule_FullMethodName: callTimeout + wire.MaxFetchTimeout, v1.CatalogService_ResyncCatalog_FullMethodName: callTimeout + wire.MaxFetchTimeout,
+		v1.ModuleService_DiffModule_FullMethodName: callTimeout + wire.MaxFetchTimeout, v1.ModuleService_GetModule_FullMethodName: callTimeout,
+	} {
+		err := limitCall(t.Context(), method, nil, nil, nil, func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+			if ends, limited := ctx.Deadline(); !limited || time.Until(ends).Round(time.Minute) != want {
+				t.Errorf("%s: %s", method, time.Until(ends))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
 
