@@ -27,36 +27,42 @@ import (
 )
 
 func backupCommand() *cobra.Command {
-	var dir, config, to string
-	var force bool
+	f := backupFlags{free: etcd.FreeBytes}
 	c := &cobra.Command{Use: "backup --data-dir DIR --to FILE", Short: "Save the store of a hub that runs into a file", Args: cobra.NoArgs,
 		Long: "Asks the hub that runs on DIR for a snapshot of its store, which goes on meanwhile. The file is one of etcd, and what\n" +
 			"towline-hub restore reads. The keys of the CA and of the secrets are not in it: keep copies of ca.crt, ca.key and\n" +
 			"secrets.key apart from it.",
 		Example: "  towline-hub backup --data-dir /var/lib/towline --to /backup/hub.db",
 		RunE: func(c *cobra.Command, _ []string) error {
-			return backup(c.Context(), c.OutOrStdout(), clientOf(dir, config), to, force)
+			return f.run(c.Context(), c.OutOrStdout())
 		}}
-	c.Flags().StringVar(&dir, "data-dir", "", "the hub's directory (required)")
-	c.Flags().StringVar(&to, "to", "", "file to make (required)")
-	c.Flags().StringVar(&config, "config", "", "configuration of an admin's client, which says where the hub is (default: "+AdminFile+" in --data-dir)")
-	c.Flags().BoolVar(&force, "force", false, "overwrite the file if it is there")
+	c.Flags().StringVar(&f.dir, "data-dir", "", "the hub's directory (required)")
+	c.Flags().StringVar(&f.to, "to", "", "file to make (required)")
+	c.Flags().StringVar(&f.config, "config", "", "configuration of an admin's client, which says where the hub is (default: "+AdminFile+" in --data-dir)")
+	c.Flags().BoolVar(&f.force, "force", false, "overwrite the file if it is there")
 	_ = c.MarkFlagRequired("data-dir")
 	_ = c.MarkFlagRequired("to")
 	return c
 }
 
-// backup writes the snapshot beside the file and gives it its name when it is whole.
-func backup(ctx context.Context, out io.Writer, from client.Options, to string, force bool) (err error) {
-	if _, err := os.Stat(to); err == nil && !force {
+type backupFlags struct {
+	dir, config, to string
+	force           bool
+	free            diskFree
+}
+
+// run writes the snapshot beside the file and gives it its name when it is whole.
+func (b *backupFlags) run(ctx context.Context, out io.Writer) (err error) {
+	to := b.to
+	if _, err := os.Stat(to); err == nil && !b.force {
 		return fleet.Errorf(fleet.ErrExists, "%s: the file is there; --force overwrites it", to)
 	}
-	cl, err := client.Dial(ctx, from)
+	cl, err := client.Dial(ctx, clientOf(b.dir, b.config))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.Close()) }()
-	f, err := os.CreateTemp(filepath.Dir(to), filepath.Base(to)+".part-*") // which only its owner may read
+	f, err := os.CreateTemp(filepath.Dir(to), filepath.Base(to)+partOf+"*") // which only its owner may read
 	if err != nil {
 		return fmt.Errorf("%s: %w", to, err)
 	}
@@ -65,7 +71,11 @@ func backup(ctx context.Context, out io.Writer, from client.Options, to string, 
 			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
 		}
 	}()
-	size, err := receiveBackup(ctx, cl.Store, f)
+	var w io.Writer = f
+	if etcd.SameDisk(b.dir, filepath.Dir(to)) {
+		w = sparing{Writer: f, name: to, dir: b.dir, free: b.free}
+	}
+	size, err := receiveBackup(ctx, cl.Store, w)
 	if err != nil {
 		return err
 	}

@@ -119,7 +119,8 @@ type Options struct {
 	RenderCommand []string
 	Log           *slog.Logger
 
-	backend backend.Backend // of a test that keeps it
+	backend  backend.Backend // of a test that keeps it
+	diskFree diskFree        // of a test; nil: the system is asked
 }
 
 // Hub is a running hub.
@@ -183,9 +184,15 @@ func New(ctx context.Context, o Options) (*Hub, error) {
 	if o.SeatTTL == 0 {
 		o.SeatTTL = defaultSeatTTL
 	}
+	if o.diskFree == nil {
+		o.diskFree = etcd.FreeBytes
+	}
 	h := &Hub{o: o, instance: random(6), meter: meter.New(), calls: newCalls()}
 	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("hub: %w", err)
+	}
+	if err := makeRoom(o.DataDir, o.diskFree, o.Log); err != nil {
+		return nil, err
 	}
 	if err := h.open(ctx); err != nil {
 		if h.store != nil {
@@ -298,7 +305,7 @@ func openBackend(ctx context.Context, o Options) (backend.Backend, error) {
 		}
 		return etcd.Open(ctx, etcd.Options{Log: o.Log, Endpoints: o.EtcdEndpoints, Access: access, SessionTTL: o.SeatTTL})
 	}
-	return etcd.Open(ctx, etcd.Options{Log: o.Log, Dir: filepath.Join(o.DataDir, "etcd"), QuotaBytes: o.QuotaBytes, UnsafeNoFsync: o.NoFsync})
+	return etcd.Open(ctx, etcd.Options{Log: o.Log, Dir: filepath.Join(o.DataDir, "etcd"), QuotaBytes: o.QuotaBytes, UnsafeNoFsync: o.NoFsync, DiskFree: o.diskFree})
 }
 
 // own is the store as the composition root may use it.
@@ -363,7 +370,7 @@ func (h *Hub) build(ctx context.Context) error {
 	people := h.store.As(store.API)
 	limits := egress.Guard{DenyPrivate: h.o.DenyPrivate} // of all that people have the hub connect to
 	fetcher, err := source.New(source.Options{Log: h.o.Log, DenyPrivate: limits.DenyPrivate, Secrets: secrets.Vault{Store: people, Keys: h.keys}.Values,
-		AllowFiles: h.o.AllowFileSources, CacheDir: filepath.Join(h.o.DataDir, "sources"), CacheBytes: h.o.SourceCacheBytes,
+		AllowFiles: h.o.AllowFileSources, CacheDir: filepath.Join(h.o.DataDir, sourcesFolder), CacheBytes: h.o.SourceCacheBytes, DiskFree: h.o.diskFree, DiskSpare: spareDisk,
 		Uploaded: h.store.Blobs().Read})
 	if err != nil {
 		return err

@@ -22,9 +22,11 @@ const defaultCacheBytes = 1 << 30
 // cache keeps artifacts by what cannot change: who asked, where, and the exact ref. What is in it is not fetched again. It may be lost,
 // or thrown away, at any time. The zero cache keeps nothing.
 type cache struct {
-	dir  string
-	most int64
-	mu   sync.Mutex // of what is written and thrown away
+	dir   string
+	most  int64
+	free  func(dir string) (bytes int64, known bool) // on the disk of a directory; nil: not known
+	spare int64                                      // so much has to be free
+	mu    sync.Mutex                                 // of what is written and thrown away
 }
 
 // cacheKey names an artifact. The parts may hold secrets, so that only their digest is the file's name; each is written with its length,
@@ -74,8 +76,17 @@ func readCached(data []byte) (Artifact, error) {
 	return a, err
 }
 
-// put keeps an artifact, and throws away what was not used for longest where all is too much. That it cannot be kept is no error: it is
-// fetched again then.
+// short reports that the disk is needed for what may not be thrown away.
+func (c *cache) short() bool {
+	if c.free == nil {
+		return false
+	}
+	bytes, known := c.free(c.dir)
+	return known && bytes < c.spare
+}
+
+// put keeps an artifact, and throws away what was not used for longest where all is too much; on a disk that is short, all. That it cannot be
+// kept is no error: it is fetched again then.
 func (c *cache) put(key string, a Artifact) {
 	if c.dir == "" || int64(len(a.Archive)) > c.most {
 		return
@@ -83,6 +94,10 @@ func (c *cache) put(key string, a Artifact) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return
+	}
+	if c.short() {
+		c.evict(time.Now(), 0)
 		return
 	}
 	f, err := os.CreateTemp(c.dir, ".new-*")
@@ -100,13 +115,14 @@ func (c *cache) put(key string, a Artifact) {
 	if err != nil {
 		_ = os.Remove(f.Name())
 	}
-	c.evict(time.Now())
+	c.evict(time.Now(), c.most)
 }
 
 // staleNew is how long a file may be half written before it is one that a hub left behind that died.
 const staleNew = time.Hour
 
-func (c *cache) evict(now time.Time) {
+// evict throws away what was not used for longest until what is left is no more than most.
+func (c *cache) evict(now time.Time, most int64) {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return
@@ -128,7 +144,7 @@ func (c *cache) evict(now time.Time) {
 	}
 	slices.SortFunc(found, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
 	for _, fi := range found {
-		if total <= c.most {
+		if total <= most {
 			return
 		}
 		if os.Remove(filepath.Join(c.dir, fi.Name())) == nil {

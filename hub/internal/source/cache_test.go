@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -76,4 +77,27 @@ func TestKeysOfTheCacheAreApart(t *testing.T) {
 		}
 		seen[key] = parts
 	}
+}
+
+// TestCacheOfADiskThatIsShort: the disk is needed for what may not be thrown away, so that nothing is kept there, not even what was.
+func TestCacheOfADiskThatIsShort(t *testing.T) {
+	dir, free, known := t.TempDir(), int64(1000), true
+	c := &cache{dir: dir, most: 1 << 20, spare: 1000, free: func(string) (int64, bool) { return free, known }}
+	a := newArtifact(map[string][]byte{"a.yaml": []byte("a")})
+	is := func(want ...string) {
+		t.Helper()
+		for _, name := range []string{"a", "b", "c"} {
+			if _, ok := c.get(cacheKey(name)); ok != slices.Contains(want, name) {
+				t.Errorf("%s is there: %v", name, ok)
+			}
+		}
+	}
+	c.put(cacheKey("a"), a)
+	is("a")
+	free = 999
+	c.put(cacheKey("b"), a)
+	is()
+	known = false // then it is as if there were no bound
+	c.put(cacheKey("c"), a)
+	is("c")
 }

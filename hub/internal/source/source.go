@@ -73,6 +73,10 @@ type Options struct {
 	CacheDir string
 	// CacheBytes is how much is kept there; default 1 GiB.
 	CacheBytes int64
+	// DiskFree is how many bytes are free on the disk of a directory, if that is known; nil: it is not.
+	DiskFree func(dir string) (bytes int64, known bool)
+	// DiskSpare is how much of that disk must be free for anything to be kept in CacheDir.
+	DiskSpare int64
 }
 
 // Fetcher fetches sources. It is safe for concurrent use and holds no connection between fetches.
@@ -106,7 +110,7 @@ func New(opts Options) (*Fetcher, error) {
 	if opts.CacheBytes == 0 {
 		opts.CacheBytes = defaultCacheBytes
 	}
-	return &Fetcher{opts: opts, unpacking: make(chan struct{}, maxUnpacking), cache: &cache{dir: opts.CacheDir, most: opts.CacheBytes}}, nil
+	return &Fetcher{opts: opts, unpacking: make(chan struct{}, maxUnpacking), cache: &cache{dir: opts.CacheDir, most: opts.CacheBytes, free: opts.DiskFree, spare: opts.DiskSpare}}, nil
 }
 
 // enter waits until there is room to unpack something. Who is in waits for no server: one that hangs must not hold up what others sent.

@@ -8,9 +8,9 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// lowDisk is how much of the disk must be free before the store takes what makes it larger: a file of etcd's log is made with 64 MB,
+// LowDisk is how much of the disk must be free before the store takes what makes it larger: a file of etcd's log is made with 64 MB,
 // and when there is no room for the next one, etcd ends the process.
-const lowDisk = 160 << 20
+const LowDisk = 160 << 20
 
 // diskAge is how long a look at the disk is good for.
 const diskAge = time.Second
@@ -34,7 +34,7 @@ func (d *disk) short() (bytes int64, short bool) {
 		d.bytes, d.known = d.free(d.dir)
 		d.at = now
 	}
-	return d.bytes, d.known && d.bytes < lowDisk
+	return d.bytes, d.known && d.bytes < LowDisk
 }
 
 // exhausted is nil, or says what to do for the disk.
@@ -44,7 +44,7 @@ func (d *disk) exhausted() error {
 		return nil
 	}
 	return fleet.Errorf(fleet.ErrExhausted, "the disk of %s is nearly full: %d MiB are free, and nothing that makes the store larger is taken below %d MiB: make room there; reads and deletions go on",
-		d.dir, bytes>>20, lowDisk>>20)
+		d.dir, bytes>>20, LowDisk>>20)
 }
 
 // blames adds to an error of etcd that its disk is full, if it is.

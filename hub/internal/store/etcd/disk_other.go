@@ -2,5 +2,8 @@
 
 package etcd
 
-// freeBytes is not known here: etcd says it itself when it cannot write.
-func freeBytes(string) (bytes int64, known bool) { return 0, false }
+// FreeBytes is not known here: etcd says it itself when it cannot write.
+func FreeBytes(string) (bytes int64, known bool) { return 0, false }
+
+// SameDisk is not known here.
+func SameDisk(string, string) bool { return false }

@@ -55,7 +55,7 @@ func openEmbedded(ctx context.Context, o Options) (backend.Backend, error) {
 		o.KeepBytes = defaultKeepBytes
 	}
 	if o.DiskFree == nil {
-		o.DiskFree = freeBytes
+		o.DiskFree = FreeBytes
 	}
 	lock, err := lockDir(o.Dir)
 	if err != nil {
