@@ -59,6 +59,19 @@ func hookEvent(annotations map[string]string) (before, hook bool) {
 	return false, hook
 }
 
+// isOfInstalling reports that a hook comes when a release is installed, and not when it is upgraded.
+func isOfInstalling(annotations map[string]string) (is bool) {
+	for event := range strings.SplitSeq(annotations[HookAnnotation], ",") {
+		switch strings.ToLower(strings.TrimSpace(event)) {
+		case "pre-install", "post-install":
+			is = true
+		case "pre-upgrade", "post-upgrade":
+			return false
+		}
+	}
+	return is
+}
+
 // isOfOtherTimes reports that an object is to come only when a release is deleted, rolled back or tested. Helm leaves out such an object when it
 // installs and upgrades.
 func isOfOtherTimes(annotations map[string]string) bool {

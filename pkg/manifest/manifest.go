@@ -44,6 +44,8 @@ type Object struct {
 	Keep bool
 	// Hook says that a chart has it come before the rest, or behind it.
 	Hook bool
+	// Once says that a chart has it made when it is installed, and never written again.
+	Once bool
 	// Uncounted says that the module is ready without it.
 	Uncounted bool
 	// File and Line say where it was read.

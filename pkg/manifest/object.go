@@ -328,6 +328,7 @@ func (d *draft) checkAnnotations() error {
 	d.out.Keep = d.opts.Chart && keeps(annotations)
 	d.out.Uncounted = annotations[fleet.ReadyAnnotation] == fleet.ReadyIgnore
 	d.out.Hook = d.opts.Chart && isHook(annotations)
+	d.out.Once = d.opts.Chart && isOfInstalling(annotations)
 	wave, has := annotations[fleet.WaveAnnotation]
 	if !has {
 		if d.opts.Chart {

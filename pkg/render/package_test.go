@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -108,7 +109,7 @@ func TestChartKeepsAnObject(t *testing.T) {
 		return objects
 	}
 	own := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"d"}}, Prune: fleet.PruneOnUpdate}, {Drift: "Report"}}
-	policies, err := Kept(own, made(Package{Helm: &Helm{}}, text))
+	policies, err := ChartPolicies(own, made(Package{Helm: &Helm{}}, text))
 	for name, want := range map[string]string{"a": fleet.PruneNever, "b": fleet.PruneNever, "c": fleet.PruneOnUpdate, "d": fleet.PruneOnUpdate} {
 		if p := fleet.Resolve(policies, fleet.ObjectID{Kind: "Secret", Namespace: "shop", Name: name}, nil); err != nil || p.Prune != want || p.Drift != "Report" {
 			t.Errorf("%s: prune %s, want %s: %v", name, p.Prune, want, err)
@@ -119,7 +120,7 @@ func TestChartKeepsAnObject(t *testing.T) {
 	}
 	// Of a custom kind nobody knows here whether it has namespaces: where it has none, its object goes by no namespace once it is in the cluster.
 	custom := "---\napiVersion: b.c/v1\nkind: Zone\nmetadata: {name: z, annotations: {helm.sh/resource-policy: keep}}\n"
-	policies, err = Kept(own, made(Package{Helm: &Helm{}}, custom+object("a", "keep")))
+	policies, err = ChartPolicies(own, made(Package{Helm: &Helm{}}, custom+object("a", "keep")))
 	for id, want := range map[fleet.ObjectID]string{
 		{Group: "b.c", Kind: "Zone", Namespace: "shop", Name: "z"}: fleet.PruneNever,
 		{Group: "b.c", Kind: "Zone", Name: "z"}:                    fleet.PruneNever,
@@ -131,15 +132,59 @@ func TestChartKeepsAnObject(t *testing.T) {
 			t.Errorf("%s: prune %s, want %s: %v", id, p.Prune, want, err)
 		}
 	}
-	if plain, err := Kept(own, made(Package{Kustomize: &Kustomize{}}, text)); err != nil || len(plain) != len(own) {
+	if plain, err := ChartPolicies(own, made(Package{Kustomize: &Kustomize{}}, text)); err != nil || len(plain) != len(own) {
 		t.Errorf("of a kustomization: %v, %v", plain, err)
 	}
 	named := made(Package{Helm: &Helm{}}, object("x-${NAME}", "keep"))
-	if _, err := Kept(nil, named); err == nil || !strings.Contains(err.Error(), "Secret shop/x-${NAME} has the annotation helm.sh/resource-policy: keep, which cannot be kept to") {
+	if _, err := ChartPolicies(nil, named); err == nil || !strings.Contains(err.Error(), "Secret shop/x-${NAME} has the annotation helm.sh/resource-policy: keep, which cannot be kept to") {
 		t.Errorf("a name with a placeholder: %v", err)
 	}
-	if _, err := Kept([]fleet.Policy{{Prune: fleet.PruneNever}}, named); err != nil {
+	if _, err := ChartPolicies([]fleet.Policy{{Prune: fleet.PruneNever}}, named); err != nil {
 		t.Errorf("that a policy keeps: %v", err)
+	}
+}
+
+// TestHookOfInstallingIsMadeOnce: what Helm makes when a release is installed, and never after that, is not written again, unless a policy says
+// something else of it.
+func TestHookOfInstallingIsMadeOnce(t *testing.T) {
+	events := map[string]string{"a": "pre-install", "b": "post-install, PRE-INSTALL,pre-delete", "c": "pre-install,pre-upgrade", "d": "post-upgrade", "e": "post-install", "f": "pre-install", "g": "x"}
+	text := ""
+	for name, of := range events {
+		text += "---\napiVersion: v1\nkind: Secret\nmetadata: {name: " + name + ", namespace: shop, annotations: {helm.sh/resource-policy: keep, helm.sh/hook: '" + of + "'}}\n"
+	}
+	opts := Options{Options: manifest.Options{Namespace: "shop", Declared: []string{"NAME"}}}
+	made := func(p Package, text string) []manifest.Object {
+		objects, _, err := Render(t.Context(), &texter{texts: []map[string][]byte{texts(text)}, errs: []error{nil}}, nil, p, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return objects
+	}
+	own := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"e"}}, ApplyOnce: &fleet.ApplyOnce{}},
+		{Match: fleet.PolicyMatch{Names: []string{"f"}}, ApplyOnce: &fleet.ApplyOnce{Paths: []string{"/data"}}}, {Drift: "Report"}}
+	policies, err := ChartPolicies(own, made(Package{Helm: &Helm{}}, text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := []string{fleet.OnceAll}
+	for name, want := range map[string][]string{"a": whole, "b": whole, "c": nil, "d": nil, "e": {}, "f": {"/data"}, "g": nil} {
+		p := fleet.Resolve(policies, fleet.ObjectID{Kind: "Secret", Namespace: "shop", Name: name}, nil)
+		if (p.ApplyOnce != nil) != (want != nil) || want != nil && (!slices.Equal(p.ApplyOnce.Paths, want) || p.ApplyOnce.When != "") {
+			t.Errorf("%s, %s: %+v, want %v", name, events[name], p.ApplyOnce, want)
+		}
+		if p.Prune != fleet.PruneNever || p.Drift != "Report" { // two rules of one object, beside what the module says
+			t.Errorf("%s: prune %s, drift %s", name, p.Prune, p.Drift)
+		}
+	}
+	if plain, err := ChartPolicies(own, made(Package{Kustomize: &Kustomize{}}, text)); err != nil || len(plain) != len(own) {
+		t.Errorf("of a kustomization: %v, %v", plain, err)
+	}
+	named := made(Package{Helm: &Helm{}}, "apiVersion: v1\nkind: Secret\nmetadata: {name: 'x-${NAME}', annotations: {helm.sh/hook: pre-install}}\n")
+	if _, err := ChartPolicies(nil, named); err == nil || !strings.HasSuffix(err.Error(), `such as {match: {kinds: [Secret]}, applyOnce: {paths: ["*"]}}`) {
+		t.Errorf("a name with a placeholder: %v", err)
+	}
+	if _, err := ChartPolicies([]fleet.Policy{{ApplyOnce: &fleet.ApplyOnce{}}}, named); err != nil {
+		t.Errorf("of which a policy says it: %v", err)
 	}
 }
 

@@ -103,7 +103,7 @@ func TestWhatAChartKeepsIsKeptWithoutAState(t *testing.T) {
 		t.Fatal(err)
 	}
 	objects[0].Keep = true
-	policies, err := render.Kept(nil, objects)
+	policies, err := render.ChartPolicies(nil, objects)
 	if err != nil {
 		t.Fatal(err)
 	}

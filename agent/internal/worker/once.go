@@ -126,9 +126,12 @@ const (
 	eventsPoll = 250 * time.Millisecond
 )
 
-// ran reports that an object which is not there ran for the wanted content already, and notes that it is done.
+// ran reports that an object which is not there is done, and notes that.
 func (a *writer) ran(ctx context.Context) (bool, error) {
-	if a.record == nil || !a.desired.Is(a.record.Content) || a.print != nil && a.print.Made {
+	if a.record == nil || a.print != nil && a.print.Made {
+		return false, nil
+	}
+	if !a.desired.Is(a.record.Content) && !a.exempt.KeepsWhole() {
 		return false, nil
 	}
 	if err := a.inquire(ctx); err != nil {
@@ -136,19 +139,29 @@ func (a *writer) ran(ctx context.Context) (bool, error) {
 	}
 	return a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
 		r.Want, r.Generation = a.want, a.sync.Generation
-		return r.Ran()
+		return a.isDone(r)
 	}), nil
 }
 
-// ranText is what is said of an object that ran and is gone.
-func ranText(id fleet.ObjectID, o plan.Outcome) string {
+// isDone reports that an object which is gone ran for the wanted content already. One that a revision is not to write again is done whatever is
+// wanted now, unless it failed.
+func (a *writer) isDone(r *apply.Record) bool {
+	return r.Ran() && (a.desired.Is(r.Content) || a.exempt.KeepsWhole() && r.Outcome != plan.Failed)
+}
+
+// ranText is what is said of an object that ran and is gone. once says that a revision does not write it again.
+func ranText(id fleet.ObjectID, o plan.Outcome, once bool) string {
+	again := "it runs again when its content changes"
+	if once && o != plan.Failed {
+		again = "it does not run again (applyOnce)"
+	}
 	switch o {
 	case plan.Failed:
-		return id.String() + ": failed and was taken away; it runs again when its content changes"
+		return id.String() + ": failed and was taken away; " + again
 	case plan.OutcomeUnknown:
-		return id.String() + ": went while the agent was away, and nothing tells whether it had run; it runs again when its content changes"
+		return id.String() + ": went while the agent was away, and nothing tells whether it had run; " + again
 	}
-	return id.String() + ": ran to its end and was taken away; it runs again when its content changes"
+	return id.String() + ": ran to its end and was taken away; " + again
 }
 
 // ranHealth is the health of an object that ran and is gone.

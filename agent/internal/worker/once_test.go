@@ -11,7 +11,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/plan"
+	"towline.dev/towline/pkg/render"
 )
 
 // jobText is a Job that the lab completes a moment after it began, unless it is suspended.
@@ -80,6 +82,40 @@ func TestJobRunsOnce(t *testing.T) {
 	r.wait("shop", "done again", done)
 	if r.jobUID("seed") != "" {
 		t.Error("a Job ran again whose content is the same")
+	}
+}
+
+// What a chart has as a hook of installing only is made once: neither an edit nor a revision that changes it is a reason to write it, and a Job that
+// ran does not run again, be it there still or gone.
+func TestHooksOfInstallingAreMadeOnce(t *testing.T) {
+	r := newRig(t)
+	const hook = "metadata: {annotations: {helm.sh/hook: post-install}, "
+	sync := func(image string) fleet.Sync {
+		texts := []string{configMap("token", "k: "+image), jobText("init", fleeting), jobText("seed", ""), configMap("rest", "k: "+image)}
+		for i := range texts[:3] {
+			texts[i] = strings.Replace(strings.Replace(texts[i], "m:1", image, 1), "metadata: {", hook, 1)
+		}
+		objects, err := manifest.ParseSet(map[string][]byte{"a.yaml": []byte(strings.ReplaceAll(strings.Join(texts, "\n---\n"), "$NS", r.ns))}, manifest.Options{Chart: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		policies, err := render.ChartPolicies([]fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Job"}}, Recreate: fleet.RecreateIfImmutable}}, objects)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.bundle("shop", policies, texts...)
+	}
+	s := sync("m:1")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.eventually("the TTL took it away", func() bool { return r.jobUID("init") == "" })
+	seed := r.jobUID("seed")
+	r.edit("token")
+	s = sync("m:2")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	if r.jobUID("init") != "" || r.jobUID("seed") != seed || r.dataOf("token") != "edited" || r.dataOf("rest") != "m:2" {
+		t.Errorf("init %q; seed %q, was %q; token %q, rest %q", r.jobUID("init"), r.jobUID("seed"), seed, r.dataOf("token"), r.dataOf("rest"))
 	}
 }
 

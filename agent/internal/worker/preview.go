@@ -265,6 +265,9 @@ func (p *preview) unservedYet(a *writer, err error, out *fleet.PreviewedObject) 
 
 // created asks the API server about a new object.
 func (p *preview) created(ctx context.Context, a *writer, out *fleet.PreviewedObject) error {
+	if r := a.record; r != nil && r.Module == a.w.ref && a.isDone(r) {
+		return nil
+	}
 	out.Action = fleet.PreviewCreate
 	if err := p.m.denied(a.w.ref, a.act(localpolicy.Create)); err != nil {
 		return err

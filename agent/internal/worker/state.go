@@ -74,7 +74,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 			d = detail{reason: "NotWatched", message: it.entry.ID.String() + ": the kind cannot be watched: " + why.Error()}
 		}
 	case (f == nil || f.UID != rec.UID) && rec.Ran():
-		state.Health, d = ranHealth(rec.Outcome), detail{reason: rec.Outcome.String(), message: ranText(rec.ID, rec.Outcome)}
+		state.Health, d = ranHealth(rec.Outcome), detail{reason: rec.Outcome.String(), message: ranText(rec.ID, rec.Outcome, it.exempt.KeepsWhole())}
 		if f != nil {
 			d.message += "; another object is in its place, which somebody else made: nothing is said of that"
 		}

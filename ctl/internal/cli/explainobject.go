@@ -8,6 +8,7 @@ import (
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/resource"
 )
 
@@ -113,7 +114,7 @@ func (a *app) writeDecisions(b *strings.Builder, x *v1.ExplainObjectResponse) {
 		case p.GetEntry() > 0:
 			by = fmt.Sprintf("spec.policies[%d]", p.GetEntry()-1)
 		case p.GetEntry() < 0:
-			by = "helm.sh/resource-policy of the chart"
+			by = chartAnnotation(p.GetField()) + " of the chart"
 		}
 		value := p.GetValue()
 		if value == "" {
@@ -122,4 +123,12 @@ func (a *app) writeDecisions(b *strings.Builder, x *v1.ExplainObjectResponse) {
 		t.Add(text(p.GetField()), text(value), text(by))
 	}
 	must(t.Write(b, table.Style{Color: a.color()}))
+}
+
+// chartAnnotation is by which a chart decides a field of the policies.
+func chartAnnotation(field string) string {
+	if field == "applyOnce" {
+		return manifest.HookAnnotation
+	}
+	return manifest.KeepAnnotation
 }

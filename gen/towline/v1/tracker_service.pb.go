@@ -946,7 +946,7 @@ type PolicyDecision struct {
 	// What holds; of ignoreFields and applyOnce as JSON, empty if they say nothing.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	// Which entry of spec.policies decided, counted from 1; 0: none sets the field, and the default holds;
-	// -1: the annotation helm.sh/resource-policy of the chart.
+	// -1: an annotation of the chart, which is helm.sh/resource-policy of prune and helm.sh/hook of applyOnce.
 	Entry         int32 `protobuf:"varint,3,opt,name=entry,proto3" json:"entry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

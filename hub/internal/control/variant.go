@@ -42,7 +42,7 @@ func (c *Controller) store(ctx context.Context, m *wire.Module, set fleet.Policy
 		}
 		set := set
 		var err error
-		if set.Policies, err = render.Kept(set.Policies, v.objects); err != nil {
+		if set.Policies, err = render.ChartPolicies(set.Policies, v.objects); err != nil {
 			return nil, err
 		}
 		set.Substitution, set.Bindings = substitution(m, v.objects), m.Late()
